@@ -13,6 +13,7 @@
 //! | top level | nothing lies in the root that does not belong there |
 //! | paths | no file names a folder outside the repository |
 //! | words | public items are named by the field's words ([`words`]), and their docs open with their subject |
+//! | types | crates that meet have no two public types of one name ([`types`]) |
 //!
 //! The rules are plain functions over names and texts, so that the tests can hand them small repositories.
 
@@ -21,6 +22,7 @@ mod records;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod types;
 mod words;
 
 use std::collections::BTreeMap;
@@ -135,6 +137,7 @@ fn check(repo: &Repo) -> Vec<String> {
     sources::check(&repo.files, &mut findings);
     sources::forbids_unsafe(&repo.files, &mut findings);
     words::check(&repo.files, &mut findings);
+    types::check(&repo.packages, &repo.files, &mut findings);
     records::decisions(&repo.files, &mut findings);
     records::links(&repo.files, &mut findings);
     findings

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
 use ruvllm_lora::loader::HeadWeights;
-use ruvllm_lora::micro::{Block, MicroLora};
+use ruvllm_lora::micro::{FinalBlock, MicroLora};
 use ruvllm_threads::ThreadPool;
 
 use crate::{BackendError, SeqId};
@@ -48,7 +48,7 @@ pub trait HiddenStates {
     ///
     /// # Errors
     /// The file cannot be read any more.
-    fn last_block(&self) -> Result<Option<Arc<dyn Block>>, BackendError>;
+    fn last_block(&self) -> Result<Option<Arc<dyn FinalBlock>>, BackendError>;
 
     /// Returns the instruction set and the threads of the passes, for work between them.
     fn compute(&self) -> (Isa, Arc<ThreadPool>);

@@ -14,7 +14,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_engine::{AdapterSet, Engine, FactorFormat, LoadOptions, LogitRows, Segment};
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_lora::format::gguf;
-use ruvllm_lora::{Adapter, Delta, RowOrder, Values};
+use ruvllm_lora::{Adapter, Delta, FactorPair, RowOrder, Values};
 
 const RANK: usize = 8;
 const N_PROMPT: u32 = 20;
@@ -105,7 +105,7 @@ fn adapter(loader: &ruvllm_engine::AdapterLoader, seed: usize) -> Result<Adapter
         let n_out = target.rows.len();
         let a = Values::from_f32(RANK, target.n_in, &noise(RANK * target.n_in));
         let b = Values::from_f32(n_out, RANK, &noise(n_out * RANK));
-        deltas.push(Delta::new(&target.tensor, 1.0, (a, b), None, RowOrder::Same)?);
+        deltas.push(Delta::new(&target.tensor, 1.0, FactorPair { a, b }, None, RowOrder::Same)?);
     }
     Adapter::new(format!("a{seed}"), deltas)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ruvllm_engine::{AdapterSet, Engine, FactorFormat, LoadOptions, LogitRows, Segment, SeqId};
-use ruvllm_lora::{Adapter, Delta, RowOrder, Target, Values};
+use ruvllm_lora::{Adapter, Delta, FactorPair, RowOrder, Target, Values};
 
 /// Tokens before the steps that are measured, steps of a turn, and turns.
 const DEPTH: usize = 64;
@@ -73,10 +73,10 @@ fn is_wanted(target: &Target, which: &str) -> bool {
 fn random(target: &Target, rank: usize, seed: usize) -> Result<Delta, ruvllm_lora::LoraError> {
     let noise = |n: usize| (0..n).map(|i| ((i * 31 + seed * 977) as f32 * 0.37).sin() * 1e-3).collect::<Vec<f32>>();
     let n_out = target.rows.len();
-    let pair = (
-        Values::from_f32(rank, target.n_in, &noise(rank * target.n_in)),
-        Values::from_f32(n_out, rank, &noise(n_out * rank)),
-    );
+    let pair = FactorPair {
+        a: Values::from_f32(rank, target.n_in, &noise(rank * target.n_in)),
+        b: Values::from_f32(n_out, rank, &noise(n_out * rank)),
+    };
     Delta::new(target.alias.as_ref().unwrap_or(&target.tensor), 1.0, pair, None, RowOrder::Same)
 }
 

@@ -11,7 +11,7 @@ use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, KvPolicy, MemoryBudget, Pressure, Usage};
 use ruvllm_lora::loader::{AdapterLoader, HeadWeights};
 use ruvllm_lora::manager::AdapterManager;
-use ruvllm_lora::micro::{Block, MicroLora};
+use ruvllm_lora::micro::{FinalBlock, MicroLora};
 use ruvllm_lora::{AdapterSet, FactorFormat};
 #[cfg(feature = "native")]
 use ruvllm_native::{LoadOptions, LoadProgress, NativeBackend};
@@ -230,7 +230,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`HiddenStates::last_block`](ruvllm_backend::HiddenStates::last_block).
-    pub fn last_block(&self) -> Result<Option<Arc<dyn Block>>, EngineError> {
+    pub fn last_block(&self) -> Result<Option<Arc<dyn FinalBlock>>, EngineError> {
         Ok(self.runner.hidden_states()?.last_block()?)
     }
 

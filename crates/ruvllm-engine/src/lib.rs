@@ -63,7 +63,7 @@ pub use ruvllm_kernels::Compute;
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
 pub use ruvllm_lora::loader::{AdapterLoader, HeadWeights};
-pub use ruvllm_lora::micro::{Block, LogitRow, MicroLora, StateRows};
+pub use ruvllm_lora::micro::{FinalBlock, LogitRow, MicroLora, StateRows};
 pub use ruvllm_lora::{AdapterSet, BoundAdapter, FactorFormat};
 #[cfg(feature = "native")]
 pub use ruvllm_native::{

@@ -7,11 +7,11 @@
 //! ```
 //! - chat: questions one after the other, answers drawn.
 //! - document: a long document, and eight questions on it: one, and the others at once when it is read. Half ask for a
-//!   passage, half are drawn.
+//!   span, half are drawn.
 //! - documents: sixteen questions on four long documents, one after the other in no order, with 160 MiB for keys and values
 //!   (`--memory MIB`): of SmolLM2's that is room for two and a half of the documents in `f16`.
 //! - edits: a file, and six requests one after the other to write it again with something changed.
-//! - bursts: twelve requests at once, eight of them computed together: half ask for a passage, half write on.
+//! - bursts: twelve requests at once, eight of them computed together: half ask for a span, half write on.
 //!
 //! `--also` measures other fixed settings too (`24 guesses`, `32 guesses`, `48 guesses`, `no guesses`, `32 prompt tokens`,
 //! `512 prompt tokens`, `tiered`, or `all`); `--kv` lets the autotuner keep old keys and values in fewer bits, which changes
@@ -179,15 +179,15 @@ fn chat(engine: &Engine, _: &[u32], round: usize) -> Result<Round, Box<dyn Error
     QUESTIONS.iter().enumerate().map(one).collect()
 }
 
-/// Returns tokens of the document from somewhere on, and then how a passage of them begins.
-fn passage(document: &[u32], (at, n): (usize, usize), n_begin: usize) -> Vec<u32> {
+/// Returns tokens of the document from somewhere on, and then how a span of them begins.
+fn span(document: &[u32], at: usize, n: usize, n_begin: usize) -> Vec<u32> {
     let at = at % document.len().saturating_sub(n).max(1);
     let part = &document[at..(at + n).min(document.len())];
     let from = part.len() / 4;
     [part, &part[from..(from + n_begin).min(part.len())]].concat()
 }
 
-/// Returns one of the questions on a part of the document: for a passage, or for what comes to mind behind its last words.
+/// Returns one of the questions on a part of the document: for a span, or for what comes to mind behind its last words.
 fn question(part: &[u32], i: usize, seed: usize) -> GenerateRequest {
     let from = (i % 8 + 1) * part.len() / 10;
     let (begins, sampling) = match i / 2 % 2 {
@@ -229,8 +229,8 @@ fn bursts(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn E
     let one = |i: usize| {
         let at = (12 * round + i) * 6007;
         match i % 2 {
-            0 => request(passage(document, (at, 300), 30), 96, SamplingParams::greedy()),
-            _ => request(passage(document, (at, 120), 0), 96, drawn(at)),
+            0 => request(span(document, at, 300, 30), 96, SamplingParams::greedy()),
+            _ => request(span(document, at, 120, 0), 96, drawn(at)),
         }
     };
     Ok(vec![(0..12).map(one).collect()])

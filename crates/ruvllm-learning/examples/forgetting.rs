@@ -1,7 +1,7 @@
 //! What an adapter forgets when it learns one domain after another, and what holds it:
 //! `forgetting MODEL OUT.json NAME=FOLDER… control=FOLDER…`
 //!
-//! Each folder is a domain: its files in order, cut into lessons of 256 tokens; the first are learned, others held back. Those named
+//! Each folder is a domain: its files in order, cut into sequences of 256 tokens; the first are learned, others held back. Those named
 //! `control` are never learned: the gate does not let them suffer. For each
 //! method the matrix `R[i][j]` is the mean loss of domain `j`, held back, behind learning domain `i` (row 0: before any). From it, in
 //! shares of the loss before any learning, as Lopez-Paz & Ranzato 2017 (arXiv:1706.08840) have it for losses:
@@ -19,13 +19,13 @@ use std::time::Instant;
 
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, LoadOptions};
-use ruvllm_learning::DeepTrainer;
-use ruvllm_sona::deep::{DeepModel, DeepOptions, DeepState, DeepTask, Lesson};
+use ruvllm_learning::{DeepTrainer, DeepTrainerOptions};
+use ruvllm_sona::deep::{DeepModel, DeepOptions, DeepState, DeepTask, TrainingSequence};
 use ruvllm_sona::ewc::Consolidation;
 use ruvllm_sona::publish::PublicationGate;
 use serde_json::{Value, json};
 
-/// Tokens of a lesson.
+/// Tokens of a sequence.
 const N_TOKENS: usize = 256;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -37,25 +37,25 @@ fn setting(name: &str, default: f64) -> f64 {
         .unwrap_or(default)
 }
 
-/// Returns a domain's lessons: those that are learned, and those that are held back, from other files where there are several.
-fn domain(engine: &Engine, name: &str, folder: &str, (n_learned, n_held): (usize, usize)) -> Result<DeepTask> {
+/// Returns a domain's sequences: those that are learned, and those that are held back, from other files where there are several.
+fn domain(engine: &Engine, name: &str, folder: &str, n_learned: usize, n_held: usize) -> Result<DeepTask> {
     let mut files: Vec<_> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.sort();
     let bos = engine.tokenizer()?.bos_to_add().or(engine.tokenizer()?.bos());
-    let mut lessons = Vec::new();
+    let mut sequences = Vec::new();
     for file in files {
         let tokens = engine.tokenizer()?.encode(&std::fs::read_to_string(&file)?, EncodeOptions::default())?;
         for piece in tokens.chunks_exact(N_TOKENS - 1) {
             let tokens: Vec<u32> = bos.into_iter().chain(piece.iter().copied()).collect();
-            lessons.push(Lesson { tokens, n_read: 1 });
+            sequences.push(TrainingSequence { tokens, n_read: 1 });
         }
     }
-    if lessons.len() < n_learned + n_held {
-        return Err(format!("{folder}: {} lessons, {} are needed", lessons.len(), n_learned + n_held).into());
+    if sequences.len() < n_learned + n_held {
+        return Err(format!("{folder}: {} lessons, {} are needed", sequences.len(), n_learned + n_held).into());
     }
-    let held_back = lessons.split_off(lessons.len() - n_held);
-    lessons.truncate(n_learned);
-    Ok(DeepTask { domain: name.to_owned(), lessons, held_back, controls: Vec::new() })
+    let holdout = sequences.split_off(sequences.len() - n_held);
+    sequences.truncate(n_learned);
+    Ok(DeepTask { domain: name.to_owned(), sequences, holdout, controls: Vec::new() })
 }
 
 fn mean(losses: &[f64]) -> f64 {
@@ -89,8 +89,12 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (model, out) = (args.first().ok_or("MODEL OUT.json NAME=FOLDER…")?, args.get(1).ok_or("OUT.json")?);
     let sizes = (setting("learned", 24.0) as usize, setting("held", 16.0) as usize);
-    let shape = (setting("rank", 4.0) as usize, setting("blocks", 4.0) as usize);
-    let (rate, n_epochs, strength) = (setting("rate", 1e-3), setting("epochs", 3.0), setting("strength", 1e3) as f32);
+    let (n_epochs, strength) = (setting("epochs", 3.0), setting("strength", 1e3) as f32);
+    let options = DeepTrainerOptions {
+        rank: setting("rank", 4.0) as usize,
+        n_blocks: setting("blocks", 4.0) as usize,
+        rate: setting("rate", 1e-3),
+    };
     let load = LoadOptions { n_threads: 1, n_ctx: Some(512), prefix_cache: false, ..LoadOptions::default() };
     let engine = Engine::load(Path::new(model), &load, &mut |_| {})?;
     let folders =
@@ -98,12 +102,12 @@ fn main() -> Result<()> {
     let (mut tasks, mut controls) = (Vec::new(), Vec::new());
     for (name, folder) in folders {
         match name {
-            "control" => controls.push((folder.to_owned(), domain(&engine, folder, folder, (0, sizes.1))?.held_back)),
-            _ => tasks.push(domain(&engine, name, folder, sizes)?),
+            "control" => controls.push((folder.to_owned(), domain(&engine, folder, folder, 0, sizes.1)?.holdout)),
+            _ => tasks.push(domain(&engine, name, folder, sizes.0, sizes.1)?),
         }
     }
     tasks.iter_mut().for_each(|task| task.controls.clone_from(&controls));
-    let mut trainer = DeepTrainer::new(&engine, shape, rate, CancelToken::default(), &mut |_| {})?;
+    let mut trainer = DeepTrainer::new(&engine, &options, CancelToken::default(), &mut |_| {})?;
     let plain = DeepOptions {
         n_epochs,
         strength,
@@ -120,15 +124,15 @@ fn main() -> Result<()> {
         ("replay", DeepOptions { replay_share, ..plain }),
         ("replay + gate", DeepOptions { replay_share, gate: Some(PublicationGate::default()), ..plain }),
     ];
-    let n_tokens: usize = tasks.iter().flat_map(|task| &task.lessons).map(|lesson| lesson.tokens.len()).sum();
+    let n_tokens: usize = tasks.iter().flat_map(|task| &task.sequences).map(|sequence| sequence.tokens.len()).sum();
     let mut report = json!({
-        "model": model, "domains": tasks.iter().map(|task| task.domain.as_str()).collect::<Vec<_>>(), "rank": shape.0,
-        "blocks": shape.1, "rate": rate, "epochs": n_epochs, "strength": strength, "learned_tokens": n_tokens, "methods": [],
+        "model": model, "domains": tasks.iter().map(|task| task.domain.as_str()).collect::<Vec<_>>(), "rank": options.rank,
+        "blocks": options.n_blocks, "rate": options.rate, "epochs": n_epochs, "strength": strength, "learned_tokens": n_tokens, "methods": [],
     });
     let start = Instant::now();
     let fresh = trainer.fresh()?;
     let row = |trainer: &mut DeepTrainer, values: &_| -> Result<Vec<f64>> {
-        tasks.iter().map(|task| Ok(mean(&trainer.losses(values, &task.held_back)?))).collect()
+        tasks.iter().map(|task| Ok(mean(&trainer.losses(values, &task.holdout)?))).collect()
     };
     let base = row(&mut trainer, &fresh)?;
     eprintln!("{:.0} s: before any learning {base:.3?}", start.elapsed().as_secs_f64());

@@ -22,7 +22,8 @@ use std::time::Instant;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, LoadOptions};
 use ruvllm_learning::{
-    Course, CourseOptions, LearnOptions, Learned, Learning, LearningOptions, WindowOptions, read_text,
+    EvaluationStream, EvaluationStreamOptions, LearnOptions, Learned, Learning, LearningOptions, WindowOptions,
+    read_text,
 };
 use ruvllm_sona::publish::{Paired, PublicationGate};
 use serde_json::{Value, json};
@@ -84,7 +85,7 @@ impl BadFeedback {
 struct Bench {
     engine: Engine,
     learning: Learning,
-    options: CourseOptions,
+    options: EvaluationStreamOptions,
 }
 
 impl Bench {
@@ -108,7 +109,8 @@ impl Bench {
 
     /// Has states learn the same requests, each with its own tokens in the place of those that follow.
     fn teach(&mut self, from: &Learned, requests: &[Request], taught: &[Option<Vec<u32>>]) -> Result<Vec<Learned>> {
-        let mut courses: Vec<Course> = taught.iter().map(|_| Course::new(from.clone(), self.options)).collect();
+        let mut courses: Vec<EvaluationStream> =
+            taught.iter().map(|_| EvaluationStream::new(from.clone(), self.options)).collect();
         let head = self.learning.head();
         for (i, request) in requests.iter().enumerate() {
             read_text(&mut self.engine, request, &WindowOptions::default(), &mut |engine, shown| {
@@ -119,15 +121,16 @@ impl Bench {
                 }
                 Ok(())
             })?;
-            courses.iter_mut().for_each(Course::end_text);
+            courses.iter_mut().for_each(EvaluationStream::end_text);
         }
-        Ok(courses.into_iter().map(Course::finish).collect())
+        Ok(courses.into_iter().map(EvaluationStream::finish).collect())
     }
 
     /// Returns the mean losses of the blocks of some requests under each of the states.
     fn losses(&mut self, states: &[&Learned], requests: &[Request]) -> Result<Vec<Vec<f64>>> {
-        let options = CourseOptions { is_learning: false, ..self.options };
-        let mut courses: Vec<Course> = states.iter().map(|&state| Course::new(state.clone(), options)).collect();
+        let options = EvaluationStreamOptions { is_learning: false, ..self.options };
+        let mut courses: Vec<EvaluationStream> =
+            states.iter().map(|&state| EvaluationStream::new(state.clone(), options)).collect();
         let mut blocks = vec![Vec::new(); states.len()];
         let head = self.learning.head();
         for request in requests {
@@ -150,7 +153,8 @@ impl Bench {
         &mut self,
         known: &Learned,
         requests: &[Request],
-        (controls, seed): (&[Control], usize),
+        controls: &[Control],
+        seed: usize,
     ) -> Result<(Value, Option<Learned>)> {
         let (held, learned) = split(requests);
         let BadFeedback { random, lie, garbage } = BadFeedback::new(&learned.concat(), seed as u64);
@@ -203,7 +207,11 @@ fn main() -> Result<()> {
     let mut engine = Engine::load(Path::new(model), &load, &mut |_| {})?;
     let learning =
         Learning::open(&mut engine, LearningOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()))?;
-    let mut bench = Bench { engine, learning, options: CourseOptions { is_patient: true, ..CourseOptions::default() } };
+    let mut bench = Bench {
+        engine,
+        learning,
+        options: EvaluationStreamOptions { is_patient: true, ..EvaluationStreamOptions::default() },
+    };
     let cut = |tokens: Vec<u32>| vec![tokens.into_iter().take(CONTROL_BLOCKS * BLOCK).collect::<Vec<_>>()];
     let own = CONTROLS.map(|(name, text)| bench.encode(text).map(|tokens| (name.to_owned(), cut(tokens))));
     let own = own.into_iter().collect::<Result<Vec<_>>>()?;
@@ -226,7 +234,7 @@ fn main() -> Result<()> {
         let (mut known, mut controls) = (fresh, own.clone());
         for (i, requests) in requests.chunks_exact(N_REQUESTS).take(n_trials).enumerate() {
             eprintln!("{:.0} s: {name}, trial {}", start.elapsed().as_secs_f64(), i + 1);
-            let (report, published) = bench.trial(&known, requests, (&controls, trials.len()))?;
+            let (report, published) = bench.trial(&known, requests, &controls, trials.len())?;
             for (count, (kind, _)) in counts.iter_mut().zip(KINDS) {
                 count[usize::from(report[kind]["published"] == true)] += 1;
             }

@@ -18,7 +18,7 @@ use ruvllm_router::roles::{RoleClassifier, RoleOptions, examples};
 use ruvllm_router::routes::SemanticRoutes;
 use ruvllm_router::{Embedder, Model, Outcome, Rows, Selector, TrainOptions, Weighing, features};
 use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies, Wanted};
-use ruvllm_sona::session::{Session, SessionIndex};
+use ruvllm_sona::session::{SessionIndex, SessionRecord};
 use ruvllm_sona::store::{self, MasterKey, OpenOptions, Store};
 use ruvllm_sona::witness::{Content, Event, LogOptions, Served, WitnessLog, verify};
 use serde_json::{Value, json};
@@ -138,7 +138,7 @@ fn fill(store: Arc<dyn Store>, prompts: &[String], embedder: &EmbedderName) -> R
     for i in 0..N {
         let context = embedder.embed(&prompts[i % prompts.len()]).ok_or("it takes no model")?;
         let (user, kv) = (format!("user {}", i % 50), format!("kv {i}"));
-        let session = Session { user, kv, context, n_turns: 3, n_tokens: 400, ..Session::default() };
+        let session = SessionRecord { user, kv, context, n_turns: 3, n_tokens: 400, ..SessionRecord::default() };
         sessions.save("acme", &format!("session {i}"), &session, i as u64)?;
     }
     let policies = StoredPolicies::open(store, PolicyLimits::default())?;

@@ -1,4 +1,4 @@
-//! A model is told an answer, gives it, and forgets it again as if it had never been told.
+//! A model gets a correction, gives its answer, and forgets it again as if it had never been there.
 //!
 //! `cargo run --release -p ruvllm-learning --example teach -- MODEL.gguf`; without an argument a tiny model of the test data, whose
 //! answers make no sense.
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams};
-use ruvllm_learning::{Learning, LearningOptions, Task, Tenant, Verdict, tell};
+use ruvllm_learning::{Correctness, Learning, LearningOptions, Question, Task, Tenant, add_correction};
 
 const QUESTION: &str = "Where is Ulm?";
 const ANSWER: &str = "On the Danube, with the highest spire there is.";
@@ -30,8 +30,14 @@ fn teach(engine: &mut Engine, folder: PathBuf) -> Result<(), Box<dyn Error>> {
     let (prompt, answer) = (engine.encode_prompt(QUESTION, false)?, engine.text()?.encode_answer(ANSWER)?);
 
     let before = ask(engine, &tenant, &prompt, answer.len())?;
-    let item =
-        tell(engine, &tenant, (&prompt, QUESTION), &answer, Verdict::Right)?.ok_or("there was nothing to learn")?;
+    let item = add_correction(
+        engine,
+        &tenant,
+        Question { prompt: &prompt, text: Some(QUESTION) },
+        &answer,
+        Correctness::Right,
+    )?
+    .ok_or("there was nothing to learn")?;
     let told = ask(engine, &tenant, &prompt, answer.len())?;
     tenant.undo(engine, &[item], &mut |_| ControlFlow::Continue(()))?;
     let undone = ask(engine, &tenant, &prompt, answer.len())?;

@@ -10,8 +10,8 @@ use ruvllm_lora::micro::{Basis, HeadRows};
 use ruvllm_sona::{Calibration, CalibrationBuilder};
 use ruvllm_text::tokenizer::EncodeOptions;
 
-use crate::course::{Shown, WindowOptions, read_text};
 use crate::error::of_sona;
+use crate::evaluation_stream::{TextChunk, WindowOptions, read_text};
 use crate::file;
 
 /// Texts that are read: pages and sources of this project and of its licence, as they were once. They never change, for
@@ -47,8 +47,9 @@ pub(crate) fn load_or_make(
     on_progress: &mut dyn FnMut(CalibrationProgress) -> ControlFlow<()>,
 ) -> Result<Calibration, EngineError> {
     let n_embd = engine.info().n_embd;
-    kept(
-        (folder, "calibration"),
+    load_or_store(
+        folder,
+        "calibration",
         |bytes| Calibration::restore(bytes).ok().filter(|read| read.whitener().n_embd() == n_embd),
         || calibrate(engine, on_progress),
         Calibration::snapshot,
@@ -56,8 +57,9 @@ pub(crate) fn load_or_make(
 }
 
 /// Reads a file of a folder, or makes what it holds and keeps it there. One that is damaged, or of an older program, is made again.
-fn kept<T>(
-    (folder, name): (Option<&Path>, &str),
+fn load_or_store<T>(
+    folder: Option<&Path>,
+    name: &str,
     restore: impl FnOnce(&[u8]) -> Option<T>,
     make: impl FnOnce() -> Result<T, EngineError>,
     snapshot: impl FnOnce(&T) -> Vec<u8>,
@@ -74,7 +76,7 @@ fn kept<T>(
 }
 
 /// Reads the texts that a model is calibrated by, about 11,000 tokens, and returns what it says of them: hidden states
-/// are whitened by that, and gates rehearse on it.
+/// are whitened by that, and λ is fitted on it.
 ///
 /// # Errors
 /// The model makes no text, has no tokenizer, or `on_progress` breaks off.
@@ -93,7 +95,7 @@ pub fn calibrate(
     let (mut n_done, n_tokens) = (0, texts.iter().map(Vec::len).sum());
     let mut builder = CalibrationBuilder::new(n_embd, engine.compute().isa).map_err(of_sona)?;
     for tokens in &texts {
-        read_text(engine, tokens, &WindowOptions::default(), &mut |_, Shown { first, rows }| {
+        read_text(engine, tokens, &WindowOptions::default(), &mut |_, TextChunk { first, rows }| {
             let states = rows.states.hidden.chunks_exact(n_embd).zip(rows.logits.chunks_exact(n_vocab));
             for (i, ((hidden, logits), &next)) in states.zip(rows.next).enumerate() {
                 builder.push(hidden, logits, next, first + i == 0);
@@ -116,8 +118,9 @@ pub(crate) fn with_basis(
     isa: Isa,
 ) -> Result<Calibration, EngineError> {
     let n_embd = calibration.whitener().n_embd();
-    let basis = kept(
-        (folder, "basis"),
+    let basis = load_or_store(
+        folder,
+        "basis",
         |bytes| Basis::restore(bytes, isa).ok().filter(|basis| basis.n_embd() == n_embd),
         || calibration.fit_basis(head, isa).map_err(of_sona),
         Basis::snapshot,

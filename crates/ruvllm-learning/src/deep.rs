@@ -3,13 +3,26 @@
 use std::sync::Arc;
 
 use ruvllm_engine::{CancelToken, Engine, EngineError};
-use ruvllm_lora::train::{AdamOptions, Example, ReadProgress, Schedule, Sequence, TrainModel, TrainOptions, Trainer};
+use ruvllm_lora::train::{
+    AdamOptions, Example, ReadProgress, Schedule, ScoredSequence, TrainModel, TrainOptions, Trainer,
+};
 use ruvllm_lora::{Adapter, LoraError};
 use ruvllm_sona::SonaError;
-use ruvllm_sona::deep::{DeepModel, Lesson, Penalty, Values};
+use ruvllm_sona::deep::{AdapterValues, DeepModel, Penalty, TrainingSequence};
 
 /// Bytes of streams that are held behind the frozen blocks.
 const HELD_BYTES_MAX: usize = 1 << 30;
+
+/// Options of a [`DeepTrainer`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeepTrainerOptions {
+    /// Rank of the adapter.
+    pub rank: usize,
+    /// Blocks at the end of the model whose linear layers are adapted.
+    pub n_blocks: usize,
+    /// The highest learning rate.
+    pub rate: f64,
+}
 
 /// Trains adapters of a model's last blocks for [`DeepState::run`](ruvllm_sona::deep::DeepState::run).
 #[derive(Debug)]
@@ -20,18 +33,17 @@ pub struct DeepTrainer {
 }
 
 impl DeepTrainer {
-    /// Reads the model's weights in f32. The adapter has this rank and sits beside all linear layers of the last `n_blocks` blocks;
-    /// `rate` is the highest of its training. Training ends with an error when `cancel` says so.
+    /// Reads the model's weights in f32. Training ends with an error when `cancel` says so.
     ///
     /// # Errors
     /// As [`Engine::train_model`].
     pub fn new(
         engine: &Engine,
-        (rank, n_blocks): (usize, usize),
-        rate: f64,
+        options: &DeepTrainerOptions,
         cancel: CancelToken,
         progress: &mut dyn FnMut(ReadProgress),
     ) -> Result<DeepTrainer, EngineError> {
+        let DeepTrainerOptions { rank, n_blocks, rate } = *options;
         let adam = AdamOptions { decay: 0.0, ..AdamOptions::default() };
         let mut options =
             TrainOptions { rank, alpha: 2.0 * rank as f32, n_batch: 4, rate, adam, ..TrainOptions::default() };
@@ -46,15 +58,20 @@ impl DeepTrainer {
     ///
     /// # Errors
     /// They are of another shape, or a value is no finite number.
-    pub fn adapter(&self, name: &str, values: &Values) -> Result<Adapter, EngineError> {
-        let one = [Lesson { tokens: vec![0; 2], n_read: 1 }];
+    pub fn adapter(&self, name: &str, values: &AdapterValues) -> Result<Adapter, EngineError> {
+        let one = [TrainingSequence { tokens: vec![0; 2], n_read: 1 }];
         Ok(self.trainer(values, &one, 1).map_err(EngineError::from)?.adapter(name)?)
     }
 
     /// Begins a training whose factors have these values.
-    fn trainer(&self, values: &Values, lessons: &[Lesson], n_steps: u64) -> Result<Trainer, LoraError> {
+    fn trainer(
+        &self,
+        values: &AdapterValues,
+        sequences: &[TrainingSequence],
+        n_steps: u64,
+    ) -> Result<Trainer, LoraError> {
         let options = TrainOptions { n_steps, ..self.options };
-        let mut trainer = Trainer::new(Arc::clone(&self.model), examples(lessons), options, &[0; 32])?;
+        let mut trainer = Trainer::new(Arc::clone(&self.model), examples(sequences), options, &[0; 32])?;
         if !values.is_empty() {
             trainer.start_from(values.clone())?;
         }
@@ -69,29 +86,29 @@ impl DeepTrainer {
     }
 }
 
-fn examples(lessons: &[Lesson]) -> Vec<Example> {
-    let one = |lesson: &Lesson| {
-        let is_scored = (0..lesson.tokens.len()).map(|i| i >= lesson.n_read.max(1)).collect();
-        Example { sequences: vec![Sequence { tokens: lesson.tokens.clone(), is_scored }], scores: Vec::new() }
+fn examples(sequences: &[TrainingSequence]) -> Vec<Example> {
+    let one = |sequence: &TrainingSequence| {
+        let is_scored = (0..sequence.tokens.len()).map(|i| i >= sequence.n_read.max(1)).collect();
+        Example { sequences: vec![ScoredSequence { tokens: sequence.tokens.clone(), is_scored }], scores: Vec::new() }
     };
-    lessons.iter().map(one).collect()
+    sequences.iter().map(one).collect()
 }
 
 impl DeepModel for DeepTrainer {
-    fn fresh(&mut self) -> Result<Values, SonaError> {
-        let one = [Lesson { tokens: vec![0; 2], n_read: 1 }];
-        Ok(self.trainer(&Values::new(), &one, 1)?.values()?)
+    fn fresh(&mut self) -> Result<AdapterValues, SonaError> {
+        let one = [TrainingSequence { tokens: vec![0; 2], n_read: 1 }];
+        Ok(self.trainer(&AdapterValues::new(), &one, 1)?.values()?)
     }
 
     fn train(
         &mut self,
-        start: &Values,
-        lessons: &[Lesson],
+        start: &AdapterValues,
+        sequences: &[TrainingSequence],
         n_epochs: f64,
         penalty: &mut Penalty<'_>,
-    ) -> Result<Values, SonaError> {
-        let n_steps = self.options.steps_of(n_epochs, lessons.len());
-        let mut trainer = self.trainer(start, lessons, n_steps)?;
+    ) -> Result<AdapterValues, SonaError> {
+        let n_steps = self.options.steps_of(n_epochs, sequences.len());
+        let mut trainer = self.trainer(start, sequences, n_steps)?;
         for _ in 0..n_steps {
             self.check()?;
             trainer.step_with(None, penalty)?;
@@ -101,25 +118,25 @@ impl DeepModel for DeepTrainer {
 
     fn gradients(
         &mut self,
-        values: &Values,
-        lessons: &[Lesson],
+        values: &AdapterValues,
+        sequences: &[TrainingSequence],
         each: &mut dyn FnMut(&[Vec<f32>]),
     ) -> Result<(), SonaError> {
-        let trainer = self.trainer(values, lessons, 1)?;
-        for example in examples(lessons) {
+        let trainer = self.trainer(values, sequences, 1)?;
+        for example in examples(sequences) {
             self.check()?;
             each(&trainer.gradient(&example)?);
         }
         Ok(())
     }
 
-    fn losses(&mut self, values: &Values, lessons: &[Lesson]) -> Result<Vec<f64>, SonaError> {
-        if lessons.is_empty() {
+    fn losses(&mut self, values: &AdapterValues, sequences: &[TrainingSequence]) -> Result<Vec<f64>, SonaError> {
+        if sequences.is_empty() {
             return Ok(Vec::new());
         }
-        let trainer = self.trainer(values, lessons, 1)?;
-        let mut losses = Vec::with_capacity(lessons.len());
-        for example in examples(lessons) {
+        let trainer = self.trainer(values, sequences, 1)?;
+        let mut losses = Vec::with_capacity(sequences.len());
+        for example in examples(sequences) {
             self.check()?;
             losses.extend(trainer.losses_of(std::slice::from_ref(&example), true)?);
         }

@@ -7,23 +7,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ruvllm_engine::{Engine, EngineError, ErrorKind, HeadWeights};
 use ruvllm_kernels::Compute;
 use ruvllm_lora::micro::HeadRows;
-use ruvllm_sona::history::Passage;
+use ruvllm_sona::history::Span;
 use ruvllm_sona::store::Store;
 use ruvllm_sona::{Calibration, LearnOptions, Learned};
 
 use crate::calibrate::{self, CalibrationProgress};
 use crate::error::of_sona;
 use crate::kept::Kept;
+use crate::maintenance::{self, MaintenanceOptions};
 use crate::reading::Passes;
 use crate::tenant::Tenant;
-use crate::upkeep::{self, UpkeepOptions};
 
 /// Options of learning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningOptions {
     /// The mechanisms. A model whose logits are bent has no MicroLoRA whatever this says.
     pub learn: LearnOptions,
-    /// Whether memory learns prompts: for the price of a key a token, and of the last layer's rows.
+    /// Whether the datastore learns prompts: for the price of a key a token, and of the last layer's rows.
     pub prompts: bool,
     /// Quality, 0 to 1, of an answer that nobody judges; 0 learns nothing of it.
     pub unjudged: f32,
@@ -33,8 +33,8 @@ pub struct LearningOptions {
     pub folder: Option<PathBuf>,
     /// A file with the key that what tenants taught is encrypted with, 32 bytes or 64 hexadecimal digits.
     pub key: Option<PathBuf>,
-    /// Maintenance of a tenant while nobody asks, see [`Tenant::keep_up`]; `None` does nothing, and holds nothing back.
-    pub upkeep: Option<UpkeepOptions>,
+    /// Maintenance of a tenant while nobody asks, see [`Tenant::maintain`]; `None` does nothing, and holds nothing back.
+    pub maintenance: Option<MaintenanceOptions>,
     /// Name of this process for others that find the folder taken: `ruvllm serve`.
     pub process: String,
 }
@@ -49,7 +49,7 @@ impl Default for LearningOptions {
             n_waiting_max: 64,
             folder: None,
             key: None,
-            upkeep: None,
+            maintenance: None,
             process: String::new(),
         }
     }
@@ -58,11 +58,11 @@ impl Default for LearningOptions {
 /// Learned state of a model, tenant by tenant. Any thread may use it while the engine computes.
 pub struct Learning {
     shared: Arc<Shared>,
-    tenants: Mutex<HashMap<String, Arc<Place>>>,
+    tenants: Mutex<HashMap<String, Arc<Slot>>>,
 }
 
-/// Where a tenant is once it is open. Who opens one lets those wait who ask for it, and nobody else.
-type Place = Mutex<Option<Arc<Tenant>>>;
+/// Slot of a tenant: filled once it is open. Threads that ask for the tenant wait for the one that opens it, others do not.
+type Slot = Mutex<Option<Arc<Tenant>>>;
 
 /// What all tenants of a model have in common: nothing of it is learned.
 pub(crate) struct Shared {
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     /// Identity of the model.
     pub identity: [u8; 32],
     /// Controls: texts that learning must not harm.
-    pub controls: Vec<(&'static str, Passage)>,
+    pub controls: Vec<(&'static str, Span)>,
     /// The store, once somebody has asked for what lies there.
     kept: Mutex<Option<Kept>>,
 }
@@ -118,7 +118,7 @@ impl Shared {
 
 impl Learning {
     /// Makes a model ready to learn: reads its calibration from [`LearningOptions::folder`], or makes it and keeps it there.
-    /// `on_progress` is told how far that is.
+    /// `on_progress` gets how far that is.
     ///
     /// # Errors
     /// An option is out of range, the folder cannot be written, the model makes no text; as [`calibrate()`](crate::calibrate()).
@@ -149,9 +149,10 @@ impl Learning {
         }
         // Those who learn decode with it from the first token on.
         engine.prepare_shortlist(calibration.whitener().mean());
-        // Who never asks the gate holds nothing back.
-        let judges = options.upkeep.as_ref().is_some_and(|upkeep| upkeep.judge_every.is_some());
-        let controls = if judges { upkeep::controls(engine.tokenizer()?, engine.info().n_ctx)? } else { Vec::new() };
+        // Without evaluations there is no holdout.
+        let judges = options.maintenance.as_ref().is_some_and(|maintenance| maintenance.evaluate_every.is_some());
+        let controls =
+            if judges { maintenance::controls(engine.tokenizer()?, engine.info().n_ctx)? } else { Vec::new() };
         let (calibration, kept) = (Arc::new(calibration), Mutex::default());
         let shared = Shared { calibration, options, head, compute, identity, controls, kept };
         // What is wrong with the options shows here, not at the first request.
@@ -189,11 +190,11 @@ impl Learning {
     /// # Errors
     /// The name is none, what is kept is damaged or of another model, or another process has it.
     pub fn tenant(&self, passes: &mut dyn Passes, name: &str) -> Result<Arc<Tenant>, EngineError> {
-        let place = {
+        let slot = {
             let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(tenants.entry(name.to_owned()).or_default())
         };
-        let mut tenant = place.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tenant = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tenant) = &*tenant {
             return Ok(Arc::clone(tenant));
         }
@@ -212,7 +213,7 @@ impl Learning {
     /// Returns a tenant that knows nothing, and that is kept nowhere.
     ///
     /// # Errors
-    /// None that [`Learning::open`] did not tell.
+    /// None that [`Learning::open`] did not return.
     pub fn transient(&self) -> Result<Arc<Tenant>, EngineError> {
         Ok(Arc::new(Tenant::transient(Arc::clone(&self.shared))?))
     }
@@ -220,12 +221,12 @@ impl Learning {
     /// Returns the tenants that are open, by name.
     pub fn tenants(&self) -> Vec<Arc<Tenant>> {
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = tenants.values().filter_map(|place| place.try_lock().ok()?.clone()).collect();
+        let mut all: Vec<_> = tenants.values().filter_map(|slot| slot.try_lock().ok()?.clone()).collect();
         all.sort_by(|a, b| a.name().cmp(b.name()));
         all
     }
 
-    /// Waits until everything is taken in, and keeps it.
+    /// Waits until everything is ingested, and keeps it.
     ///
     /// # Errors
     /// A file cannot be written; the others are.

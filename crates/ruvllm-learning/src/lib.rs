@@ -2,15 +2,15 @@
 //!
 //! [`Learning`] is what one model can be taught: its [`Calibration`] (made once by [`calibrate()`]), the rows of its
 //! head, and a folder. Each [`Tenant`] has learned something of its own there. A request learns through
-//! [`Tenant::logits_processor`]; a document is read by [`study()`] or a [`Course`]; [`Tenant::judge`] and [`tell`] are what people say of
+//! [`Tenant::logits_processor`]; a document is read by [`learn_document()`] or an [`EvaluationStream`]; [`Tenant::judge`] and [`add_correction`] take what people say of
 //! answers.
 //!
 //! ```text
 //! a request begins:  what its tenant knows then is what it sees to its end: an Arc, never a lock held
 //! its prompt:        states become keys (those that are computed; cached ones were seen before)
-//! its answer:        logits changed by what is known; what is new is noted
+//! its answer:        logits changed by what is known; what is new is traced
 //! it ends:           the prompt is learned; the answer waits until somebody judges it
-//! behind it:         a thread of the tenant's takes in what waits, in order, and rehearses the gate
+//! behind it:         a thread of the tenant's ingests what waits, in order, and fits λ on calibration text
 //! ```
 //! An answer is what the model thinks already: learned unjudged it would only make it surer. So nothing is learned of it
 //! unless somebody says that it was good, or [`LearningOptions::unjudged`] says so for all.
@@ -21,7 +21,7 @@
 //! ```
 //! use std::ops::ControlFlow;
 //! use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams};
-//! use ruvllm_learning::{Learning, LearningOptions, Task, Verdict, tell};
+//! use ruvllm_learning::{Correctness, Learning, LearningOptions, Question, Task, add_correction};
 //!
 //! // Any GGUF file; here a tiny one of the test data.
 //! let path = ruvllm_testkit::Golden::load("llama-a").model("f32");
@@ -31,7 +31,7 @@
 //!
 //! let (question, answer) = ("Where is Ulm?", [11, 22, 33, 44]);
 //! let prompt = engine.encode_prompt(question, true)?;
-//! tell(&mut engine, &tenant, (&prompt, question), &answer, Verdict::Right)?;
+//! add_correction(&mut engine, &tenant, Question { prompt: &prompt, text: Some(question) }, &answer, Correctness::Right)?;
 //!
 //! let logits_processor = Some(tenant.logits_processor(Task::of(question), None));
 //! let (max_tokens, sampling) = (Some(answer.len()), SamplingParams::greedy());
@@ -44,40 +44,40 @@
 
 pub mod autotune;
 mod calibrate;
-mod course;
 #[cfg(feature = "train")]
 mod deep;
+mod document;
 mod error;
+mod evaluation_stream;
 mod file;
 mod kept;
 mod learning;
 mod log;
 mod logits_hook;
+mod maintenance;
 mod patterns;
 mod reading;
 mod routing;
 mod score;
-mod study;
 mod tenant;
-mod upkeep;
 
 pub use calibrate::{CalibrationProgress, N_TEXTS, calibrate};
-pub use course::{Course, CourseOptions, Rows, Shown, WindowOptions, read_text};
 #[cfg(feature = "train")]
-pub use deep::DeepTrainer;
+pub use deep::{DeepTrainer, DeepTrainerOptions};
+pub use document::learn_document;
 pub use error::of_sona;
+pub use evaluation_stream::{EvaluationStream, EvaluationStreamOptions, TextChunk, TextRows, WindowOptions, read_text};
 pub use kept::STORE_FILE;
 pub use learning::{Learning, LearningOptions};
 pub use log::{TenantLog, look, tenants};
-pub use reading::{Passes, ReadSums, Watch};
+pub use maintenance::{MaintenanceOptions, MaintenanceOutcome};
+pub use reading::{Passes, ReadSums, ReadWatch};
 pub use routing::{Decision, EmbedderName, ModelEmbedder, ModelRouter, NearestIndex, ServiceEmbedder};
 pub use ruvllm_sona::background::{BackgroundOptions, Consolidate};
-pub use ruvllm_sona::episodes::Verdict;
-pub use ruvllm_sona::history::{Generation, Item, Passage};
-pub use ruvllm_sona::memory::MemoryOptions;
+pub use ruvllm_sona::corrections::Correctness;
+pub use ruvllm_sona::datastore::DatastoreOptions;
+pub use ruvllm_sona::history::{Generation, Item, Span};
 pub use ruvllm_sona::{Calibration, LearnOptions, Learned, MicroOptions};
 pub use ruvllm_sona::{PublicKey, SigningKey};
-pub use score::{AnswerScore, answer_states, score_answer, tell};
-pub use study::study;
-pub use tenant::{Judged, Outcome, Task, Tenant, TenantStats, check_tenant};
-pub use upkeep::{UpkeepOptions, Upkept};
+pub use score::{AnswerScore, Question, add_correction, answer_states, score_answer};
+pub use tenant::{Evaluation, FeedbackOutcome, Task, Tenant, TenantStats, check_tenant};

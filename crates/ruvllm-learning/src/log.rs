@@ -1,4 +1,4 @@
-//! What is behind a tenant: the log of one that is kept, and what can be done with it.
+//! State of a tenant: the log of one that is kept, and what can be done with it.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ruvllm_engine::{EngineError, ErrorKind};
 use ruvllm_sona::bank::Removal;
-use ruvllm_sona::history::{self, Generation, History, HistoryLimits, Overview, Passage, Setup, Taught};
+use ruvllm_sona::history::{self, Generation, History, HistoryLimits, Overview, Setup, Span, TrainingItem};
 use ruvllm_sona::publish::Judgement;
 use ruvllm_sona::{Learned, PublicKey, SigningKey};
 
@@ -14,22 +14,22 @@ use crate::error::of_sona;
 use crate::file;
 use crate::kept::{Kept, STORE_FILE};
 use crate::learning::{LearningOptions, Shared, name_of};
-use crate::reading::{Passes, ReadSums, Reader, Watch};
+use crate::maintenance::Maintenance;
+use crate::reading::{Passes, ReadSums, ReadWatch, Reader};
 use crate::tenant::Tenant;
-use crate::upkeep::Upkeep;
 
-/// What is behind a tenant.
-pub(crate) enum Mind {
+/// State of a tenant.
+pub(crate) enum TenantState {
     /// A log in the store.
-    Kept(Box<History>, Option<Upkeep>),
-    /// Nothing: so many things were taken in, which is all that is known of them.
+    Kept(Box<History>, Option<Maintenance>),
+    /// Nothing: so many things were ingested, which is all that is known of them.
     Transient(u64),
 }
 
-impl Mind {
+impl TenantState {
     /// Opens a tenant's log, where there is a folder; what an older program left there becomes its first generation.
-    pub(crate) fn open(name: &str, shared: &Arc<Shared>, passes: &mut dyn Passes) -> Result<Mind, EngineError> {
-        let Some(folder) = shared.folder() else { return Ok(Mind::Transient(0)) };
+    pub(crate) fn open(name: &str, shared: &Arc<Shared>, passes: &mut dyn Passes) -> Result<TenantState, EngineError> {
+        let Some(folder) = shared.folder() else { return Ok(TenantState::Transient(0)) };
         let store = shared.store(name)?.expect("there is a folder");
         let unreadable = |error: EngineError| match error.kind() {
             ErrorKind::Cancelled | ErrorKind::Stopped => error,
@@ -45,9 +45,9 @@ impl Mind {
             limits: HistoryLimits::default(),
         };
         let mut watch = |_| ControlFlow::Continue(());
-        let mut reader = Reader::new(passes, (shared, name), &mut watch, false);
+        let mut reader = Reader::new(passes, shared, name, &mut watch, false);
         let opened = History::open(store, name, setup, &mut reader);
-        let mut history = opened.map_err(|error| unreadable(reader.told(error)))?;
+        let mut history = opened.map_err(|error| unreadable(reader.cause_of(error)))?;
         let old = folder.join("tenants").join(format!("{name}.learned"));
         if let Some(bytes) = file::read(&old)? {
             // Once it is in the log, the file says nothing new.
@@ -62,42 +62,46 @@ impl Mind {
             }
             file::remove(&old)?;
         }
-        let upkeep = shared.options.upkeep.as_ref().map(|options| Upkeep::new(options, &history));
-        Ok(Mind::Kept(Box::new(history), upkeep))
+        let maintenance = shared.options.maintenance.as_ref().map(|options| Maintenance::new(options, &history));
+        Ok(TenantState::Kept(Box::new(history), maintenance))
     }
 
     /// Returns what is known, and the generation that it came from; none where nobody keeps it.
     pub(crate) fn known(&self) -> Option<(Arc<Learned>, u64)> {
         match self {
-            Mind::Kept(history, _) => Some((history.known(), history.generation())),
-            Mind::Transient(_) => None,
+            TenantState::Kept(history, _) => Some((history.known(), history.generation())),
+            TenantState::Transient(_) => None,
         }
     }
 
-    /// Takes in what was taught; `learned` is what is known where nobody keeps it.
-    pub(crate) fn take_in(&mut self, learned: &mut Arc<Learned>, taught: Taught) -> Result<Option<u64>, EngineError> {
+    /// Ingests a training item; `learned` is what is known where nobody keeps it.
+    pub(crate) fn ingest(
+        &mut self,
+        learned: &mut Arc<Learned>,
+        item: TrainingItem,
+    ) -> Result<Option<u64>, EngineError> {
         match self {
-            Mind::Kept(history, _) => history.take(taught).map_err(of_sona),
-            Mind::Transient(n) => {
-                let is_taken = taught.teach(Arc::make_mut(learned)).map_err(of_sona)?;
+            TenantState::Kept(history, _) => history.ingest_item(item).map_err(of_sona),
+            TenantState::Transient(n) => {
+                let is_taken = item.apply_to(Arc::make_mut(learned)).map_err(of_sona)?;
                 *n += 1;
                 Ok(is_taken.then_some(*n))
             }
         }
     }
 
-    /// Returns the log with what its upkeep remembers, where there is one.
-    pub(crate) fn kept(&mut self) -> Option<(&mut History, &mut Option<Upkeep>)> {
+    /// Returns the log with the state of its maintenance, where there is one.
+    pub(crate) fn kept(&mut self) -> Option<(&mut History, &mut Option<Maintenance>)> {
         match self {
-            Mind::Kept(history, upkeep) => Some((history, upkeep)),
-            Mind::Transient(_) => None,
+            TenantState::Kept(history, maintenance) => Some((history, maintenance)),
+            TenantState::Transient(_) => None,
         }
     }
 
     fn history(&mut self) -> Result<&mut History, EngineError> {
         match self {
-            Mind::Kept(history, _) => Ok(history),
-            Mind::Transient(_) => {
+            TenantState::Kept(history, _) => Ok(history),
+            TenantState::Transient(_) => {
                 let line = "what this tenant learns is kept nowhere, so there is no log; give it a folder";
                 Err(EngineError::new(ErrorKind::Learning, line))
             }
@@ -151,30 +155,44 @@ fn written(model: &Path, options: &LearningOptions, tenant: &str) -> Result<Opti
     }
 }
 
+/// Position in a log: the generation that the state came from, and the first item since then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogPosition {
+    pub generation: u64,
+    pub first_item: u64,
+}
+
+impl LogPosition {
+    /// Returns where a history stands.
+    pub(crate) fn of(history: &History) -> LogPosition {
+        LogPosition { generation: history.generation(), first_item: history.first_item() }
+    }
+}
+
 impl Tenant {
-    /// Does something with the log when all that waits is taken in, and lets requests see what came of it.
+    /// Does something with the log when all that waits is ingested, and lets requests see what came of it.
     fn with_log<T>(
         &self,
         passes: &mut dyn Passes,
-        watch: &mut Watch<'_>,
+        watch: &mut ReadWatch<'_>,
         change: impl FnOnce(&mut History, &mut Reader<'_>) -> Result<T, ruvllm_sona::SonaError>,
     ) -> Result<T, EngineError> {
         self.settle();
-        let mut mind = self.mind();
-        let mut reader = Reader::new(passes, (&self.shared, self.name()), watch, false);
-        let changed = change(mind.history()?, &mut reader).map_err(|error| reader.told(error));
+        let mut state = self.lock_state();
+        let mut reader = Reader::new(passes, &self.shared, self.name(), watch, false);
+        let changed = change(state.history()?, &mut reader).map_err(|error| reader.cause_of(error));
         drop(reader);
-        self.show(&mind);
+        self.show(&state);
         changed
     }
 
     /// Takes items back, with the patterns that came from them: what is known then is byte for byte what would be known if they had
-    /// never been. The model reads again what came since the generation before them; `watch` hears how far that is.
+    /// never been. The model reads again what came since the generation before them; `watch` gets how far that is.
     ///
     /// # Errors
     /// There is no such item, it was let go or taught nothing; the model cannot read the others again; it cannot be written. Nothing is
     /// undone then.
-    pub fn undo(&self, passes: &mut dyn Passes, items: &[u64], watch: &mut Watch<'_>) -> Result<(), EngineError> {
+    pub fn undo(&self, passes: &mut dyn Passes, items: &[u64], watch: &mut ReadWatch<'_>) -> Result<(), EngineError> {
         let bank = self.is_kept.then(|| self.patterns()).transpose()?;
         self.with_log(passes, watch, |history, reader| {
             let patterns = bank.as_ref().map(|bank| bank.removal_of(items));
@@ -190,7 +208,7 @@ impl Tenant {
     ///
     /// # Errors
     /// The generation is not kept, the model cannot read again what it needs, or it cannot be written.
-    pub fn rollback(&self, passes: &mut dyn Passes, number: u64, watch: &mut Watch<'_>) -> Result<(), EngineError> {
+    pub fn rollback(&self, passes: &mut dyn Passes, number: u64, watch: &mut ReadWatch<'_>) -> Result<(), EngineError> {
         self.with_log(passes, watch, |history, reader| history.rollback(number, reader))
     }
 
@@ -204,12 +222,12 @@ impl Tenant {
         &self,
         passes: &mut dyn Passes,
         judgement: &Judgement,
-        judged_at: (u64, u64),
+        evaluated_at: LogPosition,
     ) -> Result<Option<Option<u64>>, EngineError> {
         let mut watch = |_| ControlFlow::Continue(());
-        self.with_log(passes, &mut watch, |history, reader| match (history.generation(), history.first_item()) {
-            now if now == judged_at => history.decide(judgement, reader).map(Some),
-            _ => Ok(None),
+        self.with_log(passes, &mut watch, |history, reader| match LogPosition::of(history) == evaluated_at {
+            true => history.decide(judgement, reader).map(Some),
+            false => Ok(None),
         })
     }
 
@@ -219,9 +237,9 @@ impl Tenant {
     /// It cannot be written.
     pub fn publish(&self, why: &str, figures: &[(String, f64)]) -> Result<u64, EngineError> {
         self.settle();
-        let mut mind = self.mind();
-        let number = mind.history()?.publish(why, figures).map_err(of_sona)?;
-        self.show(&mind);
+        let mut state = self.lock_state();
+        let number = state.history()?.publish(why, figures).map_err(of_sona)?;
+        self.show(&state);
         Ok(number)
     }
 
@@ -231,36 +249,36 @@ impl Tenant {
     /// It cannot be written.
     pub fn publish_new(&self, why: &str, figures: &[(String, f64)]) -> Result<Option<u64>, EngineError> {
         self.settle();
-        let has_news = self.mind().history()?.has_news().map_err(of_sona)?;
+        let has_news = self.lock_state().history()?.has_news().map_err(of_sona)?;
         match has_news {
             true => self.publish(why, figures).map(Some),
             false => Ok(None),
         }
     }
 
-    /// Reads a passage of a document and learns it; returns how it was read. Each is an item of the log.
+    /// Reads a span of a document and learns it; returns how it was read. Each is an item of the log.
     ///
     /// # Errors
     /// The model cannot read it, `watch` breaks off, or it cannot be written.
-    pub fn study(
+    pub fn learn_span(
         &self,
         passes: &mut dyn Passes,
-        passage: Passage,
-        watch: &mut Watch<'_>,
+        span: Span,
+        watch: &mut ReadWatch<'_>,
     ) -> Result<ReadSums, EngineError> {
         self.settle();
-        let mut mind = self.mind();
-        let mut reader = Reader::new(passes, (&self.shared, self.name()), watch, true);
-        let history = mind.history()?;
-        let studied = history.study(passage, 1.0, &mut reader).and_then(|_| history.rehearse(usize::MAX));
-        let studied = studied.map_err(|error| reader.told(error)).map(|_| reader.sums);
+        let mut state = self.lock_state();
+        let mut reader = Reader::new(passes, &self.shared, self.name(), watch, true);
+        let history = state.history()?;
+        let result = history.learn_document(span, 1.0, &mut reader).and_then(|_| history.rehearse(usize::MAX));
+        let result = result.map_err(|error| reader.cause_of(error)).map(|_| reader.sums);
         drop(reader);
-        if studied.is_err() {
+        if result.is_err() {
             // What is in memory may be half of it: only the log says what was learned.
-            *mind = Mind::open(self.name(), &self.shared, passes)?;
+            *state = TenantState::open(self.name(), &self.shared, passes)?;
         }
-        self.show(&mind);
-        studied
+        self.show(&state);
+        result
     }
 
     /// Takes back all that was read since an item, that one too, and says why in the log.
@@ -278,13 +296,13 @@ impl Tenant {
     /// It is of another model or learned with other options, or it cannot be written.
     pub fn replace(&self, learned: Learned, why: &str) -> Result<(), EngineError> {
         self.settle();
-        let mut mind = self.mind();
-        match &mut *mind {
-            Mind::Kept(history, _) => {
+        let mut state = self.lock_state();
+        match &mut *state {
+            TenantState::Kept(history, _) => {
                 history.replace(learned, why).map_err(of_sona)?;
-                self.show(&mind);
+                self.show(&state);
             }
-            Mind::Transient(_) => self.set(Arc::new(learned)),
+            TenantState::Transient(_) => self.set(Arc::new(learned)),
         }
         Ok(())
     }
@@ -295,7 +313,7 @@ impl Tenant {
     /// Nothing is kept of this tenant.
     pub fn export(&self, key: &SigningKey) -> Result<Vec<u8>, EngineError> {
         self.settle();
-        self.mind().history()?.export(key).map_err(of_sona)
+        self.lock_state().history()?.export(key).map_err(of_sona)
     }
 
     /// Puts what a signed file of another node says in the place of all that is known, as a generation before which there is nothing;
@@ -305,9 +323,9 @@ impl Tenant {
     /// Nobody of `trusted` has signed it, it was changed since, it is of another model or of other options; it cannot be written.
     pub fn import(&self, file: &[u8], trusted: &[PublicKey]) -> Result<(u64, PublicKey), EngineError> {
         self.settle();
-        let mut mind = self.mind();
-        let imported = mind.history()?.import(file, trusted).map_err(of_sona)?;
-        self.show(&mind);
+        let mut state = self.lock_state();
+        let imported = state.history()?.import(file, trusted).map_err(of_sona)?;
+        self.show(&state);
         Ok(imported)
     }
 
@@ -317,29 +335,29 @@ impl Tenant {
     /// It cannot be written.
     pub fn forget(&self) -> Result<(), EngineError> {
         self.settle();
-        let mut mind = self.mind();
+        let mut state = self.lock_state();
         self.drop_answers();
-        match &mut *mind {
-            Mind::Kept(history, _) => {
+        match &mut *state {
+            TenantState::Kept(history, _) => {
                 self.forget_patterns()?;
                 // Where it is still in the file it is forgotten all the same.
                 let forgotten = history.forget();
-                self.show(&mind);
+                self.show(&state);
                 forgotten.map_err(of_sona)?;
             }
-            Mind::Transient(_) => self.set(Arc::new(self.shared.empty()?)),
+            TenantState::Transient(_) => self.set(Arc::new(self.shared.empty()?)),
         }
         Ok(())
     }
 
-    /// Waits until everything is taken in, and puts what is known beside the log, so that it is there at once the next time.
+    /// Waits until everything is ingested, and puts what is known beside the log, so that it is there at once the next time.
     ///
     /// # Errors
-    /// It cannot be written, or something could not be taken in since the last call.
+    /// It cannot be written, or something could not be ingested since the last call.
     pub fn save(&self) -> Result<(), EngineError> {
         self.settle();
         let failure = self.take_failure();
-        if let Mind::Kept(history, _) = &mut *self.mind() {
+        if let TenantState::Kept(history, _) = &mut *self.lock_state() {
             history.keep().map_err(of_sona)?;
         }
         let bank = self.bank().clone();

@@ -68,8 +68,8 @@ impl Tenant {
     pub fn keep_pattern(&self, item: u64, pattern: Pattern) -> Result<Option<u64>, EngineError> {
         let bank = self.patterns()?;
         // Undoing has it as well.
-        let mut mind = self.mind();
-        let Some((history, _)) = mind.kept() else { return Ok(None) };
+        let mut state = self.lock_state();
+        let Some((history, _)) = state.kept() else { return Ok(None) };
         match history.is_in_effect(item).map_err(of_sona)? {
             true => Ok(Some(bank.add(&Pattern { items: vec![item], ..pattern }).map_err(of_sona)?)),
             false => Ok(None),

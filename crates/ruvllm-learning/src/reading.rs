@@ -8,7 +8,7 @@ use ruvllm_backend::{LogitRows, Segment, SeqId};
 use ruvllm_engine::{CacheSalt, Engine, EngineError, ErrorKind, ModelRunner, Service, Work};
 use ruvllm_kernels::softmax;
 use ruvllm_lora::micro::{HeadRows, KeptRows, LogitRow, MicroLora};
-use ruvllm_sona::history::{Each, Passage, Reading};
+use ruvllm_sona::history::{Each, Reading, Span};
 use ruvllm_sona::{SonaError, SonaErrorKind};
 
 use crate::error::of_sona;
@@ -48,8 +48,8 @@ impl Passes for Service {
     }
 }
 
-/// Hears how many tokens were read, and says whether to go on.
-pub type Watch<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
+/// Callback with the number of tokens that were read; says whether to go on.
+pub type ReadWatch<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
 /// Sums over the tokens of texts that were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -70,7 +70,7 @@ pub(crate) struct Reader<'a> {
     scope: CacheSalt,
     /// A sequence that goes on, and its tokens.
     open: Option<(SeqId, Vec<u32>)>,
-    watch: &'a mut Watch<'a>,
+    watch: &'a mut ReadWatch<'a>,
     /// Whether the model alone is asked as well.
     compares: bool,
     pub sums: ReadSums,
@@ -81,8 +81,9 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(crate) fn new(
         passes: &'a mut dyn Passes,
-        (shared, name): (&Arc<Shared>, &str),
-        watch: &'a mut Watch<'a>,
+        shared: &Arc<Shared>,
+        name: &str,
+        watch: &'a mut ReadWatch<'a>,
         compares: bool,
     ) -> Reader<'a> {
         let hash = blake3::hash(format!("what tenant {name} reads again").as_bytes());
@@ -93,11 +94,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the error as whoever caused it said it.
-    pub(crate) fn told(&mut self, error: SonaError) -> EngineError {
+    pub(crate) fn cause_of(&mut self, error: SonaError) -> EngineError {
         self.error.take().unwrap_or_else(|| of_sona(error))
     }
 
-    /// Computes what a piece of a passage follows.
+    /// Computes what a piece of a span follows.
     fn rows(&mut self, wanted: Wanted) -> Result<Rows, EngineError> {
         if self.passes.is_alone() {
             let (sender, receiver) = sync_channel(1);
@@ -138,17 +139,17 @@ fn lost() -> EngineError {
 impl Reading for Reader<'_> {
     fn read(
         &mut self,
-        passage: &Passage,
+        span: &Span,
         range: Range<usize>,
         micro: Option<&MicroLora>,
         each: &mut Each<'_>,
     ) -> Result<(), SonaError> {
         let wanted = Wanted {
-            tokens: passage.tokens[..range.end].to_vec(),
-            n_remembered: passage.n_remembered.clamp(range.start, range.end),
+            tokens: span.tokens[..range.end].to_vec(),
+            n_remembered: span.n_remembered.clamp(range.start, range.end),
             range: range.clone(),
             micro: micro.cloned(),
-            is_approx: passage.is_approx,
+            is_approx: span.is_approx,
             compares: self.compares,
         };
         let rows = match (self.watch)(range.len()) {
@@ -166,7 +167,7 @@ impl Reading for Reader<'_> {
         let states = rows.states.rows();
         let (n_embd, n_remembered) = (states.hidden.len() / range.len(), range.len() - rows.logits.len());
         let softmax = softmax::pick(self.shared.compute.isa);
-        for (alone, &token) in rows.alone.iter().zip(&passage.tokens[range.start + n_remembered..]) {
+        for (alone, &token) in rows.alone.iter().zip(&span.tokens[range.start + n_remembered..]) {
             self.sums.model += softmax.log_sum_exp(alone) - f64::from(alone[token as usize]);
         }
         let logits = std::iter::repeat_with(Vec::new).take(n_remembered).chain(std::mem::take(&mut rows.logits));
@@ -201,7 +202,7 @@ impl Reading for Reader<'_> {
     }
 }
 
-/// A piece of a passage, to be computed.
+/// A piece of a span, to be computed.
 struct Wanted {
     /// Up to its end.
     tokens: Vec<u32>,
@@ -219,7 +220,7 @@ struct Rows {
     states: KeptRows,
     /// Of the predicted ones, behind the MicroLoRA: `[n_vocab]` each.
     logits: Vec<Vec<f32>>,
-    /// Rough ones of the same states, if the passage has them.
+    /// Rough ones of the same states, if the span has them.
     approx: Vec<Vec<f32>>,
     /// The same without it, if somebody compares.
     alone: Vec<Vec<f32>>,

@@ -4,10 +4,10 @@ use ruvllm_backend::{LogitRows, Segment};
 use ruvllm_engine::{Engine, EngineError, ErrorKind};
 use ruvllm_kernels::softmax;
 use ruvllm_lora::micro::KeptRows;
-use ruvllm_sona::episodes::Verdict;
-use ruvllm_sona::{Names, Notes};
+use ruvllm_sona::corrections::Correctness;
+use ruvllm_sona::{Names, RequestTrace};
 
-use crate::course::change_logits;
+use crate::evaluation_stream::change_logits;
 use crate::learning::Learning;
 use crate::tenant::Tenant;
 
@@ -23,37 +23,47 @@ pub struct AnswerScore {
     pub kl: Vec<f64>,
 }
 
-/// Scores an answer to a prompt, as a request of the tenant that asks `question` would find it. Nothing is learned.
+/// Question that an answer follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Question<'a> {
+    /// The prompt, as the model reads it.
+    pub prompt: &'a [u32],
+    /// The question in words, for the names in it; `None` matches no correction.
+    pub text: Option<&'a str>,
+}
+
+/// Scores an answer to a question, as a request of the tenant would find it. Nothing is learned.
 ///
 /// # Errors
 /// A prompt or an answer of no tokens; as [`Engine::forward`].
 pub fn score_answer(
     engine: &mut Engine,
-    (learning, tenant): (&Learning, &Tenant),
-    (prompt, question): (&[u32], Option<&str>),
+    learning: &Learning,
+    tenant: &Tenant,
+    Question { prompt, text: question }: Question<'_>,
     answer: &[u32],
 ) -> Result<AnswerScore, EngineError> {
     let (base, states) = answer_rows(engine, prompt, answer)?;
     let (n_vocab, n_embd, softmax) = (engine.info().n_vocab, engine.info().n_embd, softmax::pick(engine.compute().isa));
-    let (learned, mut notes) = (tenant.learned(), Notes::default());
-    prompt.iter().for_each(|&token| notes.read(token));
+    let (learned, mut trace) = (tenant.learned(), RequestTrace::default());
+    prompt.iter().for_each(|&token| trace.read(token));
     if let Some(question) = question {
-        notes.ask(Names::of(question));
+        trace.set_question(Names::of(question));
     }
     let mut score = AnswerScore::default();
     let rows = base.chunks_exact(n_vocab).zip(states.rows().iter(n_embd));
     for ((base, state), &token) in rows.zip(answer) {
         let mut row = base.to_vec();
-        notes.begin(&learned);
-        change_logits(engine, &notes, state, &mut row)?;
+        trace.begin(&learned);
+        change_logits(engine, &trace, state, &mut row)?;
         let row = &mut row[..];
-        notes.adjust(&learned, state, &mut *row);
+        trace.adjust(&learned, state, &mut *row);
         let (sum, sum_alone) = (softmax.log_sum_exp(row), softmax.log_sum_exp(base));
         let log_ps = base.iter().zip(&*row).map(|(&b, &x)| (f64::from(b) - sum_alone, f64::from(x) - sum));
         score.kl.push(log_ps.map(|(b, x)| if b.is_finite() { b.exp() * (b - x) } else { 0.0 }).sum::<f64>().max(0.0));
         score.alone.push((f64::from(base[token as usize]) - sum_alone) as f32);
         score.learned.push((f64::from(row[token as usize]) - sum) as f32);
-        notes.accept(&learned, token, learning.head());
+        trace.accept(&learned, token, learning.head());
     }
     Ok(score)
 }
@@ -80,19 +90,19 @@ pub fn answer_states(engine: &mut Engine, prompt: &[u32], answer: &[u32]) -> Res
     answer_rows(engine, prompt, answer).map(|(_, states)| states.rows().hidden.to_vec())
 }
 
-/// Remembers an answer to a prompt, right or wrong: computes the states that its tokens follow, and tells them to the
-/// tenant. `question` is what was asked, for its names; `answer` the tokens, with the one that ends it. Returns when it
-/// is taken in: the item's id.
+/// Adds a correction, an answer to a prompt that is right or wrong: computes the states that its tokens follow, and gives them to the
+/// tenant. `answer` are its tokens, with the one that ends it. Returns when it
+/// is ingested: the item's id.
 ///
 /// # Errors
 /// No tokens, more than 1,024, more than fit the context; as [`Engine::forward`].
-pub fn tell(
+pub fn add_correction(
     engine: &mut Engine,
     tenant: &Tenant,
-    (prompt, question): (&[u32], &str),
+    question: Question<'_>,
     answer: &[u32],
-    verdict: Verdict,
+    verdict: Correctness,
 ) -> Result<Option<u64>, EngineError> {
-    let hidden = answer_states(engine, prompt, answer)?;
-    tenant.tell(question, &hidden, answer, verdict)
+    let hidden = answer_states(engine, question.prompt, answer)?;
+    tenant.add_correction(question.text.unwrap_or_default(), &hidden, answer, verdict)
 }

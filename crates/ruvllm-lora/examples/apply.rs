@@ -8,7 +8,8 @@ use ruvllm_kernels::matmul::{self, Acts, Matrix};
 use ruvllm_kernels::{GgmlType, Isa, lowrank};
 use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::{
-    AdaptedRows, Adapter, AdapterSet, Delta, FactorFormat, LoraError, NoBase, RowOrder, Target, Targets, Values,
+    AdaptedRows, Adapter, AdapterSet, Delta, FactorFormat, FactorPair, InputRows, LoraError, LowRank, NoBase, RowOrder,
+    Target, Targets, Values,
 };
 use ruvllm_threads::ThreadPool;
 
@@ -24,7 +25,7 @@ fn main() -> Result<(), LoraError> {
     let layer = Target { tensor: "blk.0.attn_v".into(), rows: 0..n_out, alias: None, n_in };
     let targets = Arc::new(Targets::new(facts, vec![layer]));
     let (a, b) = (vec![0.5; rank * n_in], (0..n_out * rank).map(|i| i as f32 * 0.1).collect::<Vec<f32>>());
-    let factors = (Values::from_f32(rank, n_in, &a), Values::from_f32(n_out, rank, &b));
+    let factors = FactorPair { a: Values::from_f32(rank, n_in, &a), b: Values::from_f32(n_out, rank, &b) };
     let adapter = Adapter::new("example", vec![Delta::new("blk.0.attn_v", 1.0, factors, None, RowOrder::Same)?])?;
     let bound = Arc::new(targets.bind(&adapter, FactorFormat::F16, &NoBase)?);
 
@@ -36,7 +37,12 @@ fn main() -> Result<(), LoraError> {
     let mut rows = AdaptedRows::new(2, 2);
     rows.push(1, &AdapterSet::default());
     rows.push(1, &AdapterSet::new(vec![(bound, 1.0)])?);
-    rows.apply((lowrank::pick(Isa::best()), &team), (&x, 2), None, [(0, &mut y[..])]);
+    rows.apply(
+        LowRank { table: lowrank::pick(Isa::best()), team: &team },
+        InputRows { x: &x, n: 2 },
+        None,
+        [(0, &mut y[..])],
+    );
 
     let (plain, adapted) = y.split_at(n_out);
     println!("without: {plain:.2?}\nwith:    {adapted:.2?}");

@@ -144,6 +144,15 @@ impl RowOrder {
     }
 }
 
+/// The two factors of a change.
+#[derive(Clone, Debug)]
+pub struct FactorPair {
+    /// `[rank, n_in]`
+    pub a: Values,
+    /// `[n_out, rank]`
+    pub b: Values,
+}
+
 /// Change of one tensor by an adapter: `scale · B·A`, with a magnitude a row where it is a DoRA.
 #[derive(Clone, Debug)]
 pub struct Delta {
@@ -160,14 +169,14 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// Makes a pair of `a`: `[rank, n_in]` and `b`: `[n_out, rank]`, whose rows are in `order`.
+    /// Makes a change of a pair of factors; the rows of `b` are in `order`.
     ///
     /// # Errors
     /// The shapes do not fit each other, the rank is above [`RANK_MAX`], or the scale is no sensible number.
     pub fn new(
         target: impl Into<String>,
         scale: f32,
-        (a, b): (Values, Values),
+        FactorPair { a, b }: FactorPair,
         magnitude: Option<Values>,
         order: RowOrder,
     ) -> Result<Delta, LoraError> {
@@ -271,9 +280,9 @@ impl Delta {
 /// A low-rank adapter: what its files say, checked for itself; whether it fits a model, `Targets::bind` says.
 ///
 /// ```
-/// use ruvllm_lora::{Adapter, Delta, RowOrder, Values};
+/// use ruvllm_lora::{Adapter, Delta, FactorPair, RowOrder, Values};
 /// let (a, b) = (Values::from_f32(1, 4, &[1.0; 4]), Values::from_f32(2, 1, &[0.5, -0.5]));
-/// let delta = Delta::new("blk.0.attn_q", 2.0, (a, b), None, RowOrder::Same)?;
+/// let delta = Delta::new("blk.0.attn_q", 2.0, FactorPair { a, b }, None, RowOrder::Same)?;
 /// let adapter = Adapter::new("tiny", vec![delta])?;
 /// assert_eq!((adapter.n_params(), adapter.rank_max()), (6, 1));
 /// # Ok::<(), ruvllm_lora::LoraError>(())
@@ -416,14 +425,16 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let values = |rows, cols| Values::from_f32(rows, cols, &vec![0.5; rows * cols]);
         let line = |scale, a, b| {
-            Delta::new("blk.0.attn_q", scale, (a, b), None, RowOrder::Same).expect_err("it cannot be").to_string()
+            Delta::new("blk.0.attn_q", scale, FactorPair { a, b }, None, RowOrder::Same)
+                .expect_err("it cannot be")
+                .to_string()
         };
         assert_eq!(line(1.0, values(2, 4), values(8, 3)), "'blk.0.attn_q': a has rank 2, b 3");
         assert_eq!(line(1.0, values(1025, 4), values(8, 1025)), "'blk.0.attn_q': rank 1025, at most 1024 is read");
         assert!(line(f32::NAN, values(2, 4), values(8, 2)).contains("a scale of NaN"));
         let delta = |x: f32| {
             let a = Values::from_f32(1, 2, &[x, 1.0]);
-            Delta::new("blk.0.attn_q", 1.0, (a, values(2, 1)), None, RowOrder::Same).expect("a pair")
+            Delta::new("blk.0.attn_q", 1.0, FactorPair { a, b: values(2, 1) }, None, RowOrder::Same).expect("a pair")
         };
         let error = Adapter::new("x", vec![delta(f32::INFINITY)]).expect("shapes fit").check_values();
         assert_eq!(

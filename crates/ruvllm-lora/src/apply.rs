@@ -134,6 +134,24 @@ impl PartialEq for AdapterSet {
     }
 }
 
+/// What low-rank products are computed with.
+#[derive(Clone, Copy, Debug)]
+pub struct LowRank<'a> {
+    /// Kernels.
+    pub table: &'a Table,
+    /// Threads.
+    pub team: &'a ThreadPool,
+}
+
+/// Rows that layers read.
+#[derive(Clone, Copy, Debug)]
+pub struct InputRows<'a> {
+    /// `[n, k]`
+    pub x: &'a [f32],
+    /// Number of rows.
+    pub n: usize,
+}
+
 /// Adapters of a batch's rows. It is filled again for every pass and keeps its memory.
 #[derive(Debug, Default)]
 pub struct AdaptedRows {
@@ -219,15 +237,15 @@ impl AdaptedRows {
         self.sets.is_empty()
     }
 
-    /// Adds to the products of rows `x`: `[n, k]` what the rows' adapters do to those layers. `picked` says which row of the
-    /// batch each row of `x` is; without it they are the first ones in order.
+    /// Adds to the products of some rows what the rows' adapters do to those layers. `picked` says which row of the
+    /// batch each of them is; without it they are the first ones in order.
     ///
     /// # Panics
     /// If there are more than four layers, a row does not exist, or a shape is not that of the layer.
     pub fn apply<const N: usize>(
         &self,
-        (table, team): (&LowRankKernels, &ThreadPool),
-        (x, n): (&[f32], usize),
+        LowRank { table, threads }: LowRank<'_>,
+        InputRows { x, n }: InputRows<'_>,
         picked: Option<&[u32]>,
         products: [Product<'_>; N],
     ) {
@@ -256,11 +274,11 @@ impl AdaptedRows {
                         set => (unit..unit + 1, set as usize, rows[unit] as usize),
                     },
                 };
-                let set = &self.sets[set];
-                let weights = self.weights(first..first + rows.len(), set);
+                let weights = self.weights(first..first + rows.len(), &self.sets[set]);
                 // SAFETY: a unit is some rows of one layer, which no other unit has.
                 let y = unsafe { out.slice(rows.start * n_out..rows.end * n_out) };
-                change(table, (set, weights), *target, (&x[rows.start * k..rows.end * k], k), y);
+                let gated = Gated { set: &self.sets[set], weights };
+                change(table, gated, *target, InputRows { x: &x[rows.start * k..rows.end * k], n: rows.len() }, y);
             }
         };
         match n <= RUN_ROWS {
@@ -288,15 +306,23 @@ impl AdaptedRows {
     }
 }
 
-/// Changes the results `y`: `[n, n_out]` of a layer for rows `x`: `[n, k]`, whose gate said `weights`.
+/// A set with the weights of its gate for some rows.
+#[derive(Clone, Copy)]
+struct Gated<'a> {
+    set: &'a AdapterSet,
+    /// `[n, n_adapters]`; nothing without a gate.
+    weights: &'a [f32],
+}
+
+/// Changes the results `y`: `[n, n_out]` of a layer for input rows.
 fn change(
     table: &LowRankKernels,
-    (set, weights): (&AdapterSet, &[f32]),
+    Gated { set, weights }: Gated<'_>,
     target: usize,
-    (x, k): (&[f32], usize),
+    InputRows { x, n }: InputRows<'_>,
     y: &mut [f32],
 ) {
-    let n = x.len() / k;
+    let k = x.len() / n;
     let n_out = y.len() / n;
     let n_weights = weights.len() / n;
     // Without a gate a row's strength is the scale, untouched.

@@ -10,7 +10,7 @@ use ruvllm_model::TensorRows;
 use crate::adapter::{Adapter, Delta};
 use crate::error::{LoraError, shape, shown};
 use crate::format::ModelFacts;
-use crate::packed::{self, Packed, Part, Shape};
+use crate::packed::{self, LayerValues, Packed, Part, Shape};
 
 /// Format of factors in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -284,7 +284,8 @@ impl Layer<'_> {
             multipliers.push((f64::from(self.scale) * f64::from(by_a) * f64::from(by_b)) as f32);
         }
         let shape = Shape { rank, n_in, n_out, is_dora: self.gain.is_some() };
-        packed.write(target, shape, (&multipliers, &a, &b), self.gain.as_deref());
+        let gain = self.gain.as_deref();
+        packed.write(target, shape, LayerValues { multipliers: &multipliers, a: &a, b: &b, gain });
     }
 }
 
@@ -331,7 +332,7 @@ impl BoundAdapter {
     /// Returns what it does to a layer.
     pub(crate) fn part(&self, target: usize) -> Option<Part<'_>> {
         let layer = self.targets.all.get(target)?;
-        self.packed.part(target, (layer.n_in, layer.rows.len()))
+        self.packed.part(target, layer.n_in, layer.rows.len())
     }
 }
 

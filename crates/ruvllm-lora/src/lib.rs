@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use ruvllm_lora::{Adapter, AdaptedRows, AdapterSet, Delta, FactorFormat, RowOrder, Target, Targets, Values};
+//! use ruvllm_lora::{Adapter, AdaptedRows, AdapterSet, Delta, FactorPair, FactorFormat, RowOrder, Target, Targets, Values};
 //! use ruvllm_lora::format::ModelFacts;
 //! use ruvllm_kernels::{Isa, lowrank};
 //! use ruvllm_threads::ThreadPool;
@@ -52,7 +52,7 @@ mod packed;
 #[cfg(feature = "train")]
 pub mod train;
 
-pub use adapter::{Adapter, Delta, N_TARGETS_MAX, RANK_MAX, RowOrder, SCALE_MAX, Values};
-pub use apply::{AdaptedRows, AdapterSet, Product, SET_MAX};
+pub use adapter::{Adapter, Delta, FactorPair, N_TARGETS_MAX, RANK_MAX, RowOrder, SCALE_MAX, Values};
+pub use apply::{AdaptedRows, AdapterSet, InputRows, LowRank, Product, SET_MAX};
 pub use bound::{BaseWeights, BoundAdapter, FactorFormat, NoBase, Target, Targets};
 pub use error::{LoraError, LoraErrorKind};

@@ -13,25 +13,24 @@
 //! Each belongs to a tenant, or to everybody (tenant 0). A tenant finds its own by their names and then everybody's, and
 //! nobody else's: two may use the same name for different adapters.
 
-use std::collections::{HashMap, HashSet};
+mod state;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ruvllm_kvcache::{Level, MemoryBudget, Owner, PAGE_BYTES};
+use ruvllm_kvcache::{MemoryBudget, PAGE_BYTES};
 
 use crate::adapter::Adapter;
 use crate::bound::{BaseWeights, BoundAdapter, FactorFormat, Targets};
 use crate::error::{LoraError, LoraErrorKind, shown};
 use crate::format;
+use state::{Entry, State, unknown};
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// The most adapters that are known at once.
 pub const N_KNOWN_MAX: usize = 1 << 16;
-
-/// Names beside those that are known whose generations are remembered.
-const FORGOTTEN_MAX: usize = 4096;
 
 /// Whose an adapter is, and its name.
 type Key = (u64, String);
@@ -128,67 +127,6 @@ pub struct AdapterManager {
     shared: OnceLock<Box<dyn SharedMemory>>,
 }
 
-struct State {
-    budget: MemoryBudget,
-    entries: HashMap<Key, Entry>,
-    /// Replaced or removed, and still used.
-    retired: Vec<Arc<BoundAdapter>>,
-    /// What is being loaded, and the bytes that are kept for it.
-    loading: HashSet<Key>,
-    reserved_bytes: usize,
-    /// Pages that are taken of the shared memory.
-    n_pages: usize,
-    quotas: HashMap<u64, usize>,
-    /// Counts uses; an entry's is that of its last.
-    clock: u64,
-    generations: HashMap<Key, u64>,
-    stats: ManagerStats,
-}
-
-struct Entry {
-    path: PathBuf,
-    generation: u64,
-    rank: Option<usize>,
-    is_pinned: bool,
-    warm: Option<Arc<Adapter>>,
-    hot: Option<Arc<BoundAdapter>>,
-    last_use: u64,
-    n_uses: u64,
-}
-
-impl Entry {
-    fn residency(&self) -> Residency {
-        match (&self.hot, &self.warm) {
-            (Some(_), _) => Residency::Hot,
-            (None, Some(_)) => Residency::Warm,
-            (None, None) => Residency::Cold,
-        }
-    }
-
-    fn info(&self, (tenant, name): &Key) -> AdapterInfo {
-        AdapterInfo {
-            name: name.clone(),
-            path: self.path.clone(),
-            tenant: *tenant,
-            generation: self.generation,
-            rank: self.rank,
-            residency: self.residency(),
-            is_pinned: self.is_pinned,
-            n_bytes: self.hot_bytes(),
-            n_uses: self.n_uses,
-        }
-    }
-
-    fn hot_bytes(&self) -> usize {
-        self.hot.as_ref().map_or(0, |hot| hot.n_bytes())
-    }
-
-    /// Returns whether it may be evicted: nobody uses it.
-    fn can_go(&self) -> bool {
-        !self.is_pinned && self.hot.as_ref().is_some_and(|hot| Arc::strong_count(hot) == 1)
-    }
-}
-
 impl AdapterManager {
     /// Makes a manager of adapters for the model of `targets`, whose hot ones take no more than `budget`; the files of up
     /// to `n_warm_max` others stay mapped.
@@ -199,18 +137,7 @@ impl AdapterManager {
         budget: MemoryBudget,
         n_warm_max: usize,
     ) -> AdapterManager {
-        let state = State {
-            budget,
-            entries: HashMap::new(),
-            retired: Vec::new(),
-            loading: HashSet::new(),
-            reserved_bytes: 0,
-            n_pages: 0,
-            quotas: HashMap::new(),
-            clock: 0,
-            generations: HashMap::new(),
-            stats: ManagerStats::default(),
-        };
+        let state = State::new(budget);
         let (state, loaded, shared) = (Mutex::new(state), Condvar::new(), OnceLock::new());
         AdapterManager { targets, base, format, n_warm_max, state, loaded, shared }
     }
@@ -469,148 +396,6 @@ impl AdapterManager {
     }
 }
 
-impl State {
-    /// Returns the adapter that a tenant means by a name: its own, else everybody's.
-    fn resolve(&self, name: &str, tenant: u64) -> Option<Key> {
-        [tenant, 0].into_iter().map(|tenant| (tenant, name.to_owned())).find(|key| self.entries.contains_key(key))
-    }
-
-    /// Returns the adapter of a tenant's own.
-    fn own(&self, name: &str, tenant: u64) -> Result<Key, LoraError> {
-        match self.resolve(name, tenant) {
-            Some(key) if key.0 == tenant => Ok(key),
-            Some(_) => {
-                let line = format!("adapter '{}' is everybody's; only who runs the server changes it", shown(name));
-                Err(LoraError::new(LoraErrorKind::Denied, line))
-            }
-            None => Err(unknown(name)),
-        }
-    }
-
-    fn enter(&mut self, key: Key, path: &Path, warm: Option<Arc<Adapter>>) -> Result<u64, LoraError> {
-        if self.entries.len() >= N_KNOWN_MAX && !self.entries.contains_key(&key) {
-            let line = format!("{N_KNOWN_MAX} adapters are known, which is the most; remove one");
-            return Err(LoraError::new(LoraErrorKind::Limit, line));
-        }
-        // Names that come and go for ever are not remembered for ever.
-        if self.generations.len() > 2 * self.entries.len() + FORGOTTEN_MAX {
-            let entries = &self.entries;
-            self.generations.retain(|key, _| entries.contains_key(key));
-        }
-        let generation = self.generations.entry(key.clone()).or_insert(0);
-        *generation += 1;
-        let generation = *generation;
-        self.clock += 1;
-        let old = self.entries.get(&key);
-        let entry = Entry {
-            path: path.to_owned(),
-            generation,
-            rank: warm.as_ref().map(|adapter| adapter.rank_max()),
-            is_pinned: old.is_some_and(|old| old.is_pinned),
-            warm,
-            hot: None,
-            last_use: self.clock,
-            n_uses: 0,
-        };
-        if let Some(old) = self.entries.insert(key, entry) {
-            self.retire(old.hot);
-        }
-        Ok(generation)
-    }
-
-    /// Counts an adapter that is known no longer as long as somebody uses it.
-    fn retire(&mut self, hot: Option<Arc<BoundAdapter>>) {
-        self.retired.extend(hot);
-    }
-
-    fn held_bytes(&mut self) -> usize {
-        self.retired.retain(|hot| Arc::strong_count(hot) > 1);
-        let retired: usize = self.retired.iter().map(|hot| hot.n_bytes()).sum();
-        retired + self.reserved_bytes + self.entries.values().map(Entry::hot_bytes).sum::<usize>()
-    }
-
-    /// Checks that an adapter of `need` bytes would fit if there were no others.
-    fn check_size(&self, name: &str, need: usize) -> Result<(), LoraError> {
-        let total = self.budget.total_bytes();
-        if need <= total {
-            return Ok(());
-        }
-        let line = format!("adapter '{name}' needs {need} bytes, adapters may have {total}; allow them more");
-        Err(LoraError::new(LoraErrorKind::Limit, line))
-    }
-
-    fn held_pages(&mut self) -> usize {
-        self.held_bytes().div_ceil(PAGE_BYTES)
-    }
-
-    /// Makes room for `need` bytes within quota and budget.
-    fn make_room(&mut self, (tenant, name): &Key, need: usize) -> Result<(), LoraError> {
-        let (tenant, total) = (*tenant, self.budget.total_bytes());
-        self.check_size(name, need)?;
-        if let Some(&quota) = self.quotas.get(&tenant) {
-            let own = |state: &State| -> usize {
-                let own = state.entries.iter().filter(|(key, _)| key.0 == tenant);
-                own.map(|(_, entry)| entry.hot_bytes()).sum()
-            };
-            while own(self) + need > quota {
-                if !self.evict_one(Some(tenant)) {
-                    let line = format!(
-                        "adapter '{name}' needs {need} bytes, the tenant has {} of {quota} in use; end a request or raise its quota",
-                        own(self)
-                    );
-                    return Err(LoraError::new(LoraErrorKind::Budget, line));
-                }
-            }
-        }
-        while self.held_bytes() + need > total && self.evict_one(None) {}
-        let held = self.held_bytes();
-        if held + need > total {
-            let line = format!(
-                "adapter '{name}' needs {need} bytes, {held} of {total} are in use; end a request or allow more"
-            );
-            return Err(LoraError::new(LoraErrorKind::Budget, line));
-        }
-        Ok(())
-    }
-
-    /// Makes room for `need` bytes and keeps them.
-    fn reserve(&mut self, key: &Key, need: usize) -> Result<(), LoraError> {
-        self.make_room(key, need)?;
-        let held = self.held_bytes();
-        self.reserved_bytes += need;
-        self.budget.set_held(&[(Owner::Adapters, held + need)]);
-        // Relief goes on to the lower mark, so that the next load finds room at once.
-        while self.budget.pressure().level == Level::High && self.evict_one(None) {
-            let held = self.held_bytes();
-            self.budget.set_held(&[(Owner::Adapters, held)]);
-        }
-        Ok(())
-    }
-
-    /// Lets the least recently used adapter go that can, of one tenant or of all; it stays warm.
-    fn evict_one(&mut self, tenant: Option<u64>) -> bool {
-        let is_ours = |key: &Key| tenant.is_none_or(|tenant| key.0 == tenant);
-        let idle = self.entries.iter_mut().filter(|(key, entry)| is_ours(key) && entry.can_go());
-        let Some((_, entry)) = idle.min_by_key(|(_, entry)| entry.last_use) else { return false };
-        entry.hot = None;
-        self.stats.n_evictions += 1;
-        true
-    }
-
-    /// Lets go of the files of all but `n_max` that are mapped and not hot.
-    fn cool(&mut self, n_max: usize) {
-        let mut warm: Vec<(u64, &mut Entry)> = Vec::new();
-        for entry in self.entries.values_mut().filter(|entry| entry.residency() == Residency::Warm) {
-            warm.push((entry.last_use, entry));
-        }
-        let n_out = warm.len().saturating_sub(n_max);
-        if n_out > 0 {
-            warm.sort_by_key(|&(last_use, _)| last_use);
-            warm.into_iter().take(n_out).for_each(|(_, entry)| entry.warm = None);
-        }
-    }
-}
-
 /// Checks that a name can be: letters, digits, `.`, `_` and `-`, not beginning with a dot. So it names no other place.
 ///
 /// # Errors
@@ -625,10 +410,6 @@ pub fn check_name(name: &str) -> Result<(), LoraError> {
         return Err(LoraError::new(LoraErrorKind::Name, line));
     }
     Ok(())
-}
-
-fn unknown(name: &str) -> LoraError {
-    LoraError::new(LoraErrorKind::Name, format!("there is no adapter '{}'; see the list of adapters", shown(name)))
 }
 
 #[cfg(test)]

@@ -87,6 +87,18 @@ pub(crate) fn n_bytes(format: FactorFormat, shapes: impl Iterator<Item = Shape>)
     if n_bytes < LARGE_BYTES { n_bytes } else { n_bytes.next_multiple_of(PAGE_BYTES) }
 }
 
+/// Values of a layer's change.
+pub(crate) struct LayerValues<'a> {
+    /// `[rank]`
+    pub multipliers: &'a [f32],
+    /// `[rank, stride(n_in)]`
+    pub a: &'a [f32],
+    /// `[rank, stride(n_out)]`
+    pub b: &'a [f32],
+    /// `[n_out]`
+    pub gain: Option<&'a [f32]>,
+}
+
 impl Packed {
     /// Makes room for the changes of layers, by number.
     pub(crate) fn new(format: FactorFormat, shapes: &[Option<Shape>]) -> Packed {
@@ -115,7 +127,7 @@ impl Packed {
     }
 
     /// Returns what is done to a layer that takes `n_in` values and gives `n_out`.
-    pub(crate) fn part(&self, target: usize, (n_in, n_out): (usize, usize)) -> Option<Part<'_>> {
+    pub(crate) fn part(&self, target: usize, n_in: usize, n_out: usize) -> Option<Part<'_>> {
         let slot = self.slots.get(target).filter(|slot| slot.rank > 0)?;
         let shape = Shape { rank: slot.rank as usize, n_in, n_out, is_dora: slot.is_dora };
         let layout = Layout::new(self.format, shape);
@@ -123,15 +135,9 @@ impl Packed {
         Some(Part { rank: shape.rank, n_in, n_out, format: self.format, layout, bytes })
     }
 
-    /// Writes a layer's change of the shape that room was made for. `a`: `[rank, stride(n_in)]`, `b`: `[rank, stride(n_out)]`.
-    pub(crate) fn write(
-        &mut self,
-        target: usize,
-        shape: Shape,
-        values: (&[f32], &[f32], &[f32]),
-        gain: Option<&[f32]>,
-    ) {
-        let (multipliers, a, b) = values;
+    /// Writes a layer's change of the shape that room was made for.
+    pub(crate) fn write(&mut self, target: usize, shape: Shape, values: LayerValues<'_>) {
+        let LayerValues { multipliers, a, b, gain } = values;
         let layout = Layout::new(self.format, shape);
         let bytes = &mut self.memory[self.slots[target].line as usize * LINE_BYTES..][..layout.n_bytes()];
         floats(&mut bytes[layout.multipliers]).copy_from_slice(multipliers);

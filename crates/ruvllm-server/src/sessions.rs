@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::{Method, StatusCode};
 use ruvllm_engine::GenerationSummary;
 use ruvllm_router::HashedWords;
-use ruvllm_sona::session::{Session, SessionIndex};
+use ruvllm_sona::session::{SessionIndex, SessionRecord};
 use ruvllm_sona::{SonaError, now_ms};
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
 ];
 
 /// Returns a session as clients and `ruvllm session` see it.
-pub fn session_json(name: &str, session: &Session, used_ms: Option<u64>) -> Value {
+pub fn session_json(name: &str, session: &SessionRecord, used_ms: Option<u64>) -> Value {
     let model: String = session.model.iter().map(|byte| format!("{byte:02x}")).collect();
     json!({
         "name": name,
@@ -189,7 +189,7 @@ impl Turn {
             let _adding = adding.lock().unwrap_or_else(PoisonError::into_inner);
             let saved = index.recover(&tenant, &name).and_then(|before| {
                 let before = before.unwrap_or_default();
-                let session = Session {
+                let session = SessionRecord {
                     user: if user.is_empty() { before.user } else { user },
                     context: mixed(before.context, context, before.n_turns),
                     adapter,

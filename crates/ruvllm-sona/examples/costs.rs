@@ -1,4 +1,4 @@
-//! What learning costs: added time for a decoded token by entries of the memory, the step at the end of a request, and how
+//! What learning costs: added time for a decoded token by entries of the datastore, the step at the end of a request, and how
 //! many of the 32 nearest entries the coarse scan finds.
 //!
 //! `cargo run --release -p ruvllm-sona --example costs -- [n_embd] [n_vocab] [n_inner] [FILE of f32 states]`
@@ -14,11 +14,11 @@ use std::time::Instant;
 use ruvllm_kernels::{Compute, Isa};
 use ruvllm_lora::micro::toy::Squares;
 use ruvllm_lora::micro::{HeadRows, StateRows};
-use ruvllm_sona::memory::{Context, Memory, MemoryOptions, Scratch};
-use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, Notes};
+use ruvllm_sona::datastore::{Context, Datastore, DatastoreOptions, KnnQuery, SearchScratch};
+use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, RequestTrace};
 use ruvllm_threads::ThreadPool;
 
-/// Sizes of the memory that are measured.
+/// Sizes of the datastore that are measured.
 const SIZES: [usize; 3] = [4_096, 16_384, 100_000];
 /// Threads that share a token's work.
 const N_THREADS: usize = 2;
@@ -73,17 +73,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let block = Squares { n_embd, n_inner, square: 1e-3, x_size: 1.0 };
     let calibration = Arc::new(calibration.with_block(Arc::new(block))?);
     let compute = Compute { isa: Isa::best(), threads: Arc::new(ThreadPool::new(N_THREADS)) };
-    recall(&calibration, &compute, &state);
+    knn(&calibration, &compute, &state);
     let options = LearnOptions::default();
     let mut learned = Learned::new(Arc::clone(&calibration), options, compute)?;
     let mut filled = 0;
     for size in SIZES {
-        while learned.memory().len() < size {
-            let mut notes = Notes::default();
-            let n = N_REQUEST.min(size - learned.memory().len());
-            (0..n).for_each(|i| notes.remember(&learned, state(filled + i), (filled + i) as u32 % n_vocab as u32));
+        while learned.datastore().len() < size {
+            let mut trace = RequestTrace::default();
+            let n = N_REQUEST.min(size - learned.datastore().len());
+            (0..n).for_each(|i| trace.remember(&learned, state(filled + i), (filled + i) as u32 % n_vocab as u32));
             filled += n;
-            learned.take_in(notes, 1.0);
+            learned.ingest(trace, 1.0);
         }
         measure(&learned, &state, &logits, &head);
     }
@@ -93,34 +93,34 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Prints the times of a token and of the end of a request.
 fn measure<'a>(learned: &Learned, state: &impl Fn(usize) -> &'a [f32], logits: &[f32], head: &Head) {
     let (mut adjust, mut accept, mut end, mut learned_end) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let size = learned.memory().len();
+    let size = learned.datastore().len();
     let mut row = logits.to_vec();
     let ms = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
-    let ends = |notes: Notes| {
+    let ends = |trace: RequestTrace| {
         // As a tenant does it: on a copy, since others read what was known.
         let start = Instant::now();
         let mut copy = learned.clone();
-        copy.take_in(notes, 1.0);
+        copy.ingest(trace, 1.0);
         ms(start)
     };
     for n in 0..N_LEARNED_ENDS {
-        let mut notes = Notes::default();
+        let mut trace = RequestTrace::default();
         for i in 0..N_TIMED {
             row.copy_from_slice(logits);
             let start = Instant::now();
             let hidden = state((n + i) * 7919);
-            notes.adjust(learned, StateRows { hidden, stream: hidden }, &mut row);
+            trace.adjust(learned, StateRows { hidden, stream: hidden }, &mut row);
             adjust.push(ms(start));
             let start = Instant::now();
-            notes.accept(learned, i as u32 % 1000, head);
+            trace.accept(learned, i as u32 % 1000, head);
             accept.push(ms(start));
         }
-        learned_end.push(ends(notes));
+        learned_end.push(ends(trace));
     }
     for i in 0..N_ENDS {
-        let mut notes = Notes::default();
-        (0..N_REQUEST).for_each(|j| notes.remember(learned, state((i + j) * 31), j as u32));
-        end.push(ends(notes));
+        let mut trace = RequestTrace::default();
+        (0..N_REQUEST).for_each(|j| trace.remember(learned, state((i + j) * 31), j as u32));
+        end.push(ends(trace));
     }
     let quantile = |times: &mut Vec<f64>, q: f64| {
         times.sort_by(f64::total_cmp);
@@ -142,20 +142,25 @@ fn measure<'a>(learned: &Learned, state: &impl Fn(usize) -> &'a [f32], logits: &
 }
 
 /// Prints how many of the nearest entries the coarse scan finds, by candidates.
-fn recall<'a>(calibration: &Calibration, compute: &Compute, state: &impl Fn(usize) -> &'a [f32]) {
+fn knn<'a>(calibration: &Calibration, compute: &Compute, state: &impl Fn(usize) -> &'a [f32]) {
     let (whitener, isa) = (calibration.whitener(), compute.isa);
     for n_candidates in [128, 256, 512, 1024] {
-        let options = MemoryOptions { n_candidates, ..MemoryOptions::default() };
-        let Ok(mut memory) = Memory::new(whitener.n_key(), options) else { continue };
+        let options = DatastoreOptions { n_candidates, ..DatastoreOptions::default() };
+        let Ok(mut datastore) = Datastore::new(whitener.n_key(), options) else { continue };
         // Every second state is an entry, some of the others are asked for.
         let n = SIZES[2] / 2;
-        (0..n).for_each(|i| memory.push(&whitener.key(state(2 * i), isa), Context::default(), 0, 1.0));
-        let (mut scratch, mut coarse, mut exact) = (Scratch::default(), Vec::new(), Vec::new());
+        (0..n).for_each(|i| datastore.push(&whitener.key(state(2 * i), isa), Context::default(), 0, 1.0));
+        let (mut scratch, mut coarse, mut exact) = (SearchScratch::default(), Vec::new(), Vec::new());
         let (mut n_found, mut n_all) = (0, 0);
         for i in 0..200 {
             let key = whitener.key(state(2 * (i * 211 % n) + 1), isa);
-            memory.search((&key, Context::default()), compute, &mut scratch, &mut coarse);
-            memory.search_exact((&key, Context::default()), compute, &mut scratch, &mut exact);
+            datastore.search(KnnQuery { key: &key, context: Context::default() }, compute, &mut scratch, &mut coarse);
+            datastore.search_exact(
+                KnnQuery { key: &key, context: Context::default() },
+                compute,
+                &mut scratch,
+                &mut exact,
+            );
             n_found += exact.iter().filter(|hit| coarse.contains(hit)).count();
             n_all += exact.len();
         }

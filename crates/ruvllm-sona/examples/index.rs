@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
-use ruvllm_sona::index::{Filter, IndexConfig, VectorIndex};
+use ruvllm_sona::index::{IdFilter, IndexConfig, VectorIndex};
 
 const N_QUERIES: usize = 1000;
 
@@ -70,7 +70,7 @@ fn measure(
     rows: &[f32],
     queries: &[f32],
     passes: &dyn Fn(u64) -> bool,
-    filter: Option<Filter<'_>>,
+    filter: Option<IdFilter<'_>>,
 ) {
     let dim = index.dim();
     let (mut times, mut n_found, mut n_true) = (vec![], 0, 0);

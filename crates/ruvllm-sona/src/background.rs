@@ -4,7 +4,7 @@
 //! due       so many tokens were learned since, or so much time went by and some were
 //! merge     base ← keep·base + share·micro, brought down to its rank;  micro ← (1 - share)·micro
 //! hold      importance of MicroLoRA's values joins (EWC++), and draws them to where they were the last time
-//! rehearse  the gate, in pieces, until the time is over
+//! rehearse  λ, in pieces, until the time is over
 //! distill   patterns of the ReasoningBank that say the same, if many are new
 //! ```
 //! The base is an adapter of the final hidden state as MicroLoRA is, of a larger rank: what MicroLoRA learns moves into it bit by bit, so

@@ -1,15 +1,15 @@
-//! What a model says of plain text that it was not taught: keys are whitened by it, and the gate rehearses on it.
+//! What a model says of plain text that it was not taught: keys are whitened by it, and λ is fitted on it.
 
 use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::{Basis, Block, HeadRows, Seat, of_state};
+use ruvllm_lora::micro::{Basis, FinalBlock, HeadRows, Seat, of_state};
 
 use crate::codec::{Reader, Writer};
 use crate::eigen;
 use crate::error::{SonaError, SonaErrorKind};
-use crate::gate::Confidence;
+use crate::interpolation::Confidence;
 use crate::top::Top;
 use crate::whiten::{Key, N_EMBD_MAX, Whitener};
 
@@ -36,16 +36,12 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// Returns what the model says, where the memory's likeliest token is this one. A token that is not among the likeliest
+    /// Returns what the model says, where the datastore's likeliest token is this one. A token that is not among the likeliest
     /// counts as likely as the last of them.
     pub(crate) fn confidence(&self, recalled: u32) -> Confidence {
         let first = self.likeliest.first().copied().unwrap_or((0, 0.0));
         let found = self.likeliest.iter().find(|(token, _)| *token == recalled).or(self.likeliest.last());
-        Confidence {
-            log_p_max: first.1,
-            likeliest: first.0,
-            log_p_recalled: found.map_or(first.1, |&(_, log_p)| log_p),
-        }
+        Confidence { log_p_max: first.1, likeliest: first.0, log_p_knn: found.map_or(first.1, |&(_, log_p)| log_p) }
     }
 }
 
@@ -91,7 +87,7 @@ impl Calibration {
     ///
     /// # Errors
     /// It is of another width.
-    pub fn with_block(mut self, block: Arc<dyn Block>) -> Result<Calibration, SonaError> {
+    pub fn with_block(mut self, block: Arc<dyn FinalBlock>) -> Result<Calibration, SonaError> {
         let (n, n_embd) = (block.n_embd(), self.whitener.n_embd());
         if n != n_embd {
             return Err(SonaError::new(SonaErrorKind::Shape, format!("a block of {n} values for states of {n_embd}")));
@@ -121,7 +117,7 @@ impl Calibration {
         Ok(Basis::new(n, &directions, isa)?)
     }
 
-    /// Returns how many positions the gate rehearses on.
+    /// Returns the number of positions that λ is fitted on.
     pub fn len(&self) -> usize {
         self.positions.len()
     }
@@ -244,8 +240,8 @@ mod tests {
         assert_eq!((calibration.len(), position.likeliest.len()), (90, N_LIKELIEST));
         assert!(position.likeliest.is_sorted_by(|a, b| a.1 >= b.1) && position.likeliest[0].1 < 0.0);
         let confidence = position.confidence(position.likeliest[3].0);
-        assert_eq!(confidence.log_p_recalled, position.likeliest[3].1);
-        assert_eq!(position.confidence(999).log_p_recalled, position.likeliest[N_LIKELIEST - 1].1);
+        assert_eq!(confidence.log_p_knn, position.likeliest[3].1);
+        assert_eq!(position.confidence(999).log_p_knn, position.likeliest[N_LIKELIEST - 1].1);
         let bytes = calibration.snapshot();
         assert_eq!(Calibration::restore(&bytes).expect("a snapshot"), calibration);
         for cut in [0, 8, 16, 60, bytes.len() / 2, bytes.len() - 1] {

@@ -3,8 +3,9 @@
 //! name of eight letters, have numbers of 64 bits, and rows whose length is known from elsewhere ("plain").
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
-use crate::error::{SonaError, SonaErrorKind};
+use crate::error::{SonaError, SonaErrorKind, invalid};
 
 /// Writes values one after another.
 #[derive(Default)]
@@ -98,6 +99,12 @@ impl Writer {
     }
 }
 
+/// Returns the number that a record's key is; `what` names the records in errors.
+pub(crate) fn number_of_key(key: &[u8], what: &str) -> Result<u64, SonaError> {
+    let bytes = key.try_into().map_err(|_| invalid(format!("{what}: a key of {} bytes instead of 8", key.len())))?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
 /// Reads values from bytes that may be anything; `what` names them in errors.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -119,6 +126,18 @@ impl<'a> Reader<'a> {
                 Err(SonaError::new(SonaErrorKind::Invalid, line))
             }
         }
+    }
+
+    /// The first byte of a record: its format, which must be one of those that are read.
+    pub(crate) fn format(&mut self, known: RangeInclusive<u8>) -> Result<u8, SonaError> {
+        let format = self.u8()?;
+        if known.contains(&format) {
+            return Ok(format);
+        }
+        let (what, first, last) = (self.what, known.start(), known.end());
+        let reads = if first == last { format!("{last}") } else { format!("{first} to {last}") };
+        let line = format!("{what}: format {format}, this program reads {reads}");
+        Err(SonaError::new(SonaErrorKind::Version, line))
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8, SonaError> {

@@ -1,9 +1,9 @@
 //! The deep loop: an adapter trained from good trajectories, held to what was learned before, and published only behind the gate.
 //!
 //! ```text
-//! pick      trajectories of good quality → sequences; a share is held back as the target
+//! select    trajectories of good quality → sequences; a share is the holdout, the target
 //! train     from the adapter that is served: new sequences, replayed ones among them, EWC's penalty on what mattered
-//! judge     target held back: better?   replay held back, of everything learned before, and controls: not worse?
+//! evaluate  the target: better?     holdouts of everything learned before, and controls: not worse?
 //! keep      published: the adapter, its importance, new sequences into the replay;   discarded: nothing of it
 //! ```
 //! Who trains is not known here: [`DeepModel`] is a model with an adapter of few values, which upper layers have. The replay is a
@@ -25,7 +25,7 @@ const N_SEQUENCES_MAX: usize = 1 << 20;
 
 /// Tokens that are learned together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lesson {
+pub struct TrainingSequence {
     /// The tokens.
     pub tokens: Vec<u32>,
     /// The first of them are read and not learned: a prompt.
@@ -33,7 +33,7 @@ pub struct Lesson {
 }
 
 /// Values of an adapter, in pieces that stay the same in number and length.
-pub type Values = Vec<Vec<f32>>;
+pub type AdapterValues = Vec<Vec<f32>>;
 
 /// Adds to the gradient of values what else they are to make small.
 pub type Penalty<'a> = dyn FnMut(&[Vec<f32>], &mut [Vec<f32>]) + 'a;
@@ -44,42 +44,42 @@ pub trait DeepModel {
     ///
     /// # Errors
     /// The model cannot be trained.
-    fn fresh(&mut self) -> Result<Values, SonaError>;
+    fn fresh(&mut self) -> Result<AdapterValues, SonaError>;
 
-    /// Trains from `start` on lessons, all of them `n_epochs` times, and returns the values. Calls `penalty` in each step.
+    /// Trains from `start` on sequences, all of them `n_epochs` times, and returns the values. Calls `penalty` in each step.
     ///
     /// # Errors
     /// The training fails, or is interrupted.
     fn train(
         &mut self,
-        start: &Values,
-        lessons: &[Lesson],
+        start: &AdapterValues,
+        sequences: &[TrainingSequence],
         n_epochs: f64,
         penalty: &mut Penalty<'_>,
-    ) -> Result<Values, SonaError>;
+    ) -> Result<AdapterValues, SonaError>;
 
-    /// Calls `each` with the gradient of each lesson's mean loss.
+    /// Calls `each` with the gradient of each sequence's mean loss.
     ///
     /// # Errors
     /// It cannot be computed.
     fn gradients(
         &mut self,
-        values: &Values,
-        lessons: &[Lesson],
+        values: &AdapterValues,
+        sequences: &[TrainingSequence],
         each: &mut dyn FnMut(&[Vec<f32>]),
     ) -> Result<(), SonaError>;
 
-    /// Returns the mean loss of each lesson, in nats a token.
+    /// Returns the mean loss of each sequence, in nats a token.
     ///
     /// # Errors
     /// It cannot be computed.
-    fn losses(&mut self, values: &Values, lessons: &[Lesson]) -> Result<Vec<f64>, SonaError>;
+    fn losses(&mut self, values: &AdapterValues, sequences: &[TrainingSequence]) -> Result<Vec<f64>, SonaError>;
 }
 
 /// Options of the deep loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeepOptions {
-    /// Passes over the new lessons.
+    /// Passes over the new sequences.
     pub n_epochs: f64,
     /// Consolidation of importance; `None` holds nothing.
     pub consolidation: Option<Consolidation>,
@@ -96,7 +96,7 @@ pub struct DeepOptions {
 }
 
 impl Default for DeepOptions {
-    /// Three passes, EWC++ held with 1000, as much replay as there is new, 16 lessons of each domain, and the gate as it is by default.
+    /// Three passes, EWC++ held with 1000, as much replay as there is new, 16 sequences of each domain, and the gate as it is by default.
     fn default() -> DeepOptions {
         DeepOptions {
             n_epochs: 3.0,
@@ -115,9 +115,9 @@ impl Default for DeepOptions {
 struct Domain {
     name: String,
     /// To be learned again.
-    replay: Vec<Lesson>,
+    replay: Vec<TrainingSequence>,
     /// To be judged by, never learned.
-    held_back: Vec<Lesson>,
+    holdout: Vec<TrainingSequence>,
     /// Lessons that came so far, of both kinds.
     n_seen: [u64; 2],
 }
@@ -125,7 +125,7 @@ struct Domain {
 /// State of the deep loop: the adapter that is served, what mattered, and what is kept of each domain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepState {
-    values: Values,
+    values: AdapterValues,
     ewc: Option<Ewc>,
     domains: Vec<Domain>,
     /// Runs so far.
@@ -135,32 +135,44 @@ pub struct DeepState {
 /// Task of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeepTask {
-    /// The domain: the tenant's, or what its lessons have in common.
+    /// The domain: the tenant's, or what its sequences have in common.
     pub domain: String,
     /// Sequences that are learned.
-    pub lessons: Vec<Lesson>,
+    pub sequences: Vec<TrainingSequence>,
     /// Holdout to evaluate by.
-    pub held_back: Vec<Lesson>,
+    pub holdout: Vec<TrainingSequence>,
     /// Text that must not suffer, beside what was learned before.
-    pub controls: Vec<(String, Vec<Lesson>)>,
+    pub controls: Vec<(String, Vec<TrainingSequence>)>,
 }
 
-/// Picks what is worth learning: trajectories of a quality of at least `quality_min`, the best first, until there are `n_tokens_max`;
-/// cut to `n_cut` tokens each, and every fifth held back. Of equals the newer first.
-pub fn pick(
+/// Options of [`select_sequences`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SelectOptions {
+    /// Quality of a trajectory, at least.
+    pub quality_min: f32,
+    /// Tokens of all sequences, at most.
+    pub n_tokens_max: usize,
+    /// Tokens that each is cut to.
+    pub n_tokens_cut: usize,
+}
+
+/// Selects trajectories to learn, the best first, until there are enough tokens; every fifth goes to the holdout, the second
+/// list. Of equals the newer first.
+pub fn select_sequences(
     trajectories: &[Trajectory],
-    (quality_min, n_tokens_max, n_cut): (f32, usize, usize),
-) -> (Vec<Lesson>, Vec<Lesson>) {
+    options: &SelectOptions,
+) -> (Vec<TrainingSequence>, Vec<TrainingSequence>) {
+    let SelectOptions { quality_min, n_tokens_max, n_tokens_cut } = *options;
     let good = |t: &&Trajectory| t.quality.is_some_and(|quality| quality >= quality_min) && !t.answer.is_empty();
     let mut order: Vec<&Trajectory> = trajectories.iter().filter(good).collect();
     order.sort_by(|a, b| {
         b.quality.partial_cmp(&a.quality).unwrap_or(std::cmp::Ordering::Equal).then(b.unix_ms.cmp(&a.unix_ms))
     });
-    let (mut lessons, mut held_back, mut n_tokens) = (Vec::new(), Vec::new(), 0);
+    let (mut sequences, mut holdout, mut n_tokens) = (Vec::new(), Vec::new(), 0);
     for trajectory in order {
         // The end of the prompt stays, with as much of the answer as there is room for.
-        let n_answer = trajectory.answer.len().min(n_cut.saturating_sub(1));
-        let n_prompt = trajectory.prompt.len().min(n_cut - n_answer.min(n_cut));
+        let n_answer = trajectory.answer.len().min(n_tokens_cut.saturating_sub(1));
+        let n_prompt = trajectory.prompt.len().min(n_tokens_cut - n_answer.min(n_tokens_cut));
         let n_read = n_prompt.max(1);
         let tail = &trajectory.prompt[trajectory.prompt.len() - n_prompt..];
         let tokens = [tail, &trajectory.answer[..n_answer]].concat();
@@ -168,10 +180,10 @@ pub fn pick(
             continue;
         }
         n_tokens += tokens.len();
-        let to = if (lessons.len() + held_back.len()) % 5 == 4 { &mut held_back } else { &mut lessons };
-        to.push(Lesson { tokens, n_read });
+        let to = if (sequences.len() + holdout.len()) % 5 == 4 { &mut holdout } else { &mut sequences };
+        to.push(TrainingSequence { tokens, n_read });
     }
-    (lessons, held_back)
+    (sequences, holdout)
 }
 
 impl DeepState {
@@ -187,7 +199,7 @@ impl DeepState {
     }
 
     /// Returns the values of the adapter that is served.
-    pub fn values(&self) -> &Values {
+    pub fn values(&self) -> &AdapterValues {
         &self.values
     }
 
@@ -207,14 +219,15 @@ impl DeepState {
         options: &DeepOptions,
         model: &mut dyn DeepModel,
     ) -> Result<Option<Judgement>, SonaError> {
-        if task.lessons.is_empty() {
+        if task.sequences.is_empty() {
             let line = format!("nothing to learn of '{}'; wait for more good answers", task.domain);
             return Err(SonaError::new(SonaErrorKind::Value, line));
         }
         let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
         rng.set_stream(self.n_runs + 1);
-        let mut lessons = task.lessons.clone();
-        lessons.extend(self.replayed(&mut rng, (task.lessons.len() as f64 * options.replay_share).round() as usize));
+        let mut sequences = task.sequences.clone();
+        sequences
+            .extend(self.replayed(&mut rng, (task.sequences.len() as f64 * options.replay_share).round() as usize));
         let values = {
             let mut penalty = |values: &[Vec<f32>], gradient: &mut [Vec<f32>]| {
                 if let Some(ewc) = &self.ewc {
@@ -224,7 +237,7 @@ impl DeepState {
                 }
             };
             // Replay makes a pass longer, not more of it.
-            model.train(&self.values, &lessons, options.n_epochs, &mut penalty)?
+            model.train(&self.values, &sequences, options.n_epochs, &mut penalty)?
         };
         let judgement = options.gate.map(|gate| self.judge(&values, task, &gate, model)).transpose()?;
         self.n_runs += 1;
@@ -233,8 +246,9 @@ impl DeepState {
         }
         if let Some(ewc) = &mut self.ewc {
             let mut next = ewc.clone();
-            model
-                .gradients(&values, &task.lessons, &mut |gradient| next.observe(gradient.iter().map(Vec::as_slice)))?;
+            model.gradients(&values, &task.sequences, &mut |gradient| {
+                next.observe(gradient.iter().map(Vec::as_slice))
+            })?;
             next.consolidate(values.iter().map(Vec::as_slice));
             *ewc = next;
         }
@@ -243,58 +257,59 @@ impl DeepState {
         Ok(judgement)
     }
 
-    /// Compares with what is served now: the target, what is held back of every other domain, the controls.
+    /// Compares with what is served now: the target, the holdout of every other domain, the controls.
     fn judge(
         &self,
-        values: &Values,
+        values: &AdapterValues,
         task: &DeepTask,
         gate: &PublicationGate,
         model: &mut dyn DeepModel,
     ) -> Result<Judgement, SonaError> {
-        let mut paired = |name: &str, lessons: &[Lesson]| -> Result<Paired, SonaError> {
-            let (before, after) = (model.losses(&self.values, lessons)?, model.losses(values, lessons)?);
+        let mut paired = |name: &str, sequences: &[TrainingSequence]| -> Result<Paired, SonaError> {
+            let (before, after) = (model.losses(&self.values, sequences)?, model.losses(values, sequences)?);
             Ok(Paired { name: name.to_owned(), before, after })
         };
-        let target = paired(&task.domain, &task.held_back)?;
+        let target = paired(&task.domain, &task.holdout)?;
         let mut controls = Vec::new();
         for domain in self.domains.iter().filter(|domain| domain.name != task.domain) {
-            controls.push(paired(&domain.name, &domain.held_back)?);
+            controls.push(paired(&domain.name, &domain.holdout)?);
         }
-        for (name, lessons) in &task.controls {
-            controls.push(paired(name, lessons)?);
+        for (name, sequences) in &task.controls {
+            controls.push(paired(name, sequences)?);
         }
         gate.judge(&target, &controls)
     }
 
-    /// Draws lessons of before, from every domain as many as from another.
-    fn replayed(&self, rng: &mut ChaCha8Rng, n: usize) -> Vec<Lesson> {
-        let mut left: Vec<Vec<&Lesson>> = self.domains.iter().map(|domain| domain.replay.iter().collect()).collect();
+    /// Draws sequences of before, from every domain as many as from another.
+    fn replayed(&self, rng: &mut ChaCha8Rng, n: usize) -> Vec<TrainingSequence> {
+        let mut left: Vec<Vec<&TrainingSequence>> =
+            self.domains.iter().map(|domain| domain.replay.iter().collect()).collect();
         let mut picked = Vec::new();
-        while picked.len() < n && left.iter().any(|lessons| !lessons.is_empty()) {
-            for lessons in left.iter_mut().filter(|lessons| !lessons.is_empty()) {
+        while picked.len() < n && left.iter().any(|sequences| !sequences.is_empty()) {
+            for sequences in left.iter_mut().filter(|sequences| !sequences.is_empty()) {
                 if picked.len() < n {
-                    picked.push(lessons.swap_remove(below(rng, lessons.len() as u64) as usize).clone());
+                    picked.push(sequences.swap_remove(below(rng, sequences.len() as u64) as usize).clone());
                 }
             }
         }
         picked
     }
 
-    /// Puts a task's lessons into the reservoirs of its domain.
+    /// Puts a task's sequences into the reservoirs of its domain.
     fn keep(&mut self, task: &DeepTask, n_kept: usize, rng: &mut ChaCha8Rng) {
         let at = self.domains.iter().position(|domain| domain.name == task.domain).unwrap_or_else(|| {
             self.domains.push(Domain { name: task.domain.clone(), ..Domain::default() });
             self.domains.len() - 1
         });
-        let Domain { replay, held_back, n_seen, .. } = &mut self.domains[at];
+        let Domain { replay, holdout, n_seen, .. } = &mut self.domains[at];
         let [n_learned, n_held] = n_seen;
-        for (to, from, n_seen) in [(replay, &task.lessons, n_learned), (held_back, &task.held_back, n_held)] {
-            for lesson in from {
+        for (to, from, n_seen) in [(replay, &task.sequences, n_learned), (holdout, &task.holdout, n_held)] {
+            for sequence in from {
                 *n_seen += 1;
                 if to.len() < n_kept {
-                    to.push(lesson.clone());
+                    to.push(sequence.clone());
                 } else if let Some(place) = to.get_mut(below(rng, *n_seen) as usize) {
-                    *place = lesson.clone();
+                    *place = sequence.clone();
                 }
             }
         }
@@ -309,9 +324,9 @@ impl DeepState {
         for domain in &self.domains {
             to.text(&domain.name);
             domain.n_seen.iter().for_each(|n| _ = to.u64(*n));
-            for lessons in [&domain.replay, &domain.held_back] {
-                to.count(lessons.len());
-                lessons.iter().for_each(|lesson| _ = to.count(lesson.n_read).u32s(&lesson.tokens));
+            for sequences in [&domain.replay, &domain.holdout] {
+                to.count(sequences.len());
+                sequences.iter().for_each(|sequence| _ = to.count(sequence.n_read).u32s(&sequence.tokens));
             }
         }
         to.take()
@@ -324,7 +339,7 @@ impl DeepState {
     pub fn restore(bytes: &[u8]) -> Result<DeepState, SonaError> {
         let mut from = Reader::of(bytes, MAGIC, "state of the deep loop")?;
         let n_runs = from.u64()?;
-        let values = (0..from.count(4)?).map(|_| from.f32s()).collect::<Result<Values, _>>()?;
+        let values = (0..from.count(4)?).map(|_| from.f32s()).collect::<Result<AdapterValues, _>>()?;
         let ewc = from.part()?;
         let ewc = if ewc.is_empty() { None } else { Some(Ewc::restore(ewc)?) };
         let n: usize = values.iter().map(Vec::len).sum();
@@ -334,11 +349,11 @@ impl DeepState {
         let mut domains = Vec::new();
         for _ in 0..from.count(28)? {
             let (name, n_seen) = (from.text()?, [from.u64()?, from.u64()?]);
-            let mut lessons = || -> Result<Vec<Lesson>, SonaError> {
+            let mut sequences = || -> Result<Vec<TrainingSequence>, SonaError> {
                 let n = from.count(8)?.min(N_SEQUENCES_MAX);
-                (0..n).map(|_| Ok(Lesson { n_read: from.u32()? as usize, tokens: from.u32s()? })).collect()
+                (0..n).map(|_| Ok(TrainingSequence { n_read: from.u32()? as usize, tokens: from.u32s()? })).collect()
             };
-            domains.push(Domain { name, replay: lessons()?, held_back: lessons()?, n_seen });
+            domains.push(Domain { name, replay: sequences()?, holdout: sequences()?, n_seen });
         }
         from.end()?;
         Ok(DeepState { values, ewc, domains, n_runs })

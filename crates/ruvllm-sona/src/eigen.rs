@@ -36,8 +36,9 @@ pub(crate) fn symmetric(matrix: Vec<f64>, n: usize) -> (Vec<f64>, Vec<f64>) {
                 let zeta = (squares[q] - squares[p]) / (2.0 * product);
                 let t = zeta.signum() / (zeta.abs() + (1.0 + zeta * zeta).sqrt());
                 let c = 1.0 / (1.0 + t * t).sqrt();
-                rotate(&mut rows, (p, q, n), (c, c * t));
-                rotate(&mut vectors, (p, q, n), (c, c * t));
+                let rotation = Rotation { p, q, cos: c, sin: c * t };
+                rotate(&mut rows, n, rotation);
+                rotate(&mut vectors, n, rotation);
                 squares[p] -= t * product;
                 squares[q] += t * product;
             }
@@ -70,8 +71,17 @@ pub(crate) fn mirror(matrix: &mut [f64], n: usize) {
     }
 }
 
-/// Turns rows `p < q` of a matrix: `(c·p - s·q, s·p + c·q)`.
-fn rotate(rows: &mut [f64], (p, q, n): (usize, usize, usize), (c, s): (f64, f64)) {
+/// Rotation of rows `p < q`: `(cos·p - sin·q, sin·p + cos·q)`.
+#[derive(Clone, Copy)]
+struct Rotation {
+    p: usize,
+    q: usize,
+    cos: f64,
+    sin: f64,
+}
+
+/// Turns two rows of a matrix of `n` columns.
+fn rotate(rows: &mut [f64], n: usize, Rotation { p, q, cos: c, sin: s }: Rotation) {
     let (before, after) = rows.split_at_mut(q * n);
     for (x, y) in before[p * n..][..n].iter_mut().zip(&mut after[..n]) {
         (*x, *y) = (c * *x - s * *y, s * *x + c * *y);

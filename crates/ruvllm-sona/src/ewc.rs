@@ -92,7 +92,7 @@ impl Ewc {
         &self.anchor
     }
 
-    /// Takes in the gradient of one example of the task under way, in pieces that follow one another. One with what is no finite
+    /// Ingests the gradient of one example of the task under way, in pieces that follow one another. One with what is no finite
     /// number is passed over.
     ///
     /// # Panics

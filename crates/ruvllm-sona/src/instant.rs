@@ -1,16 +1,18 @@
-//! The instant loop: what a request learns while it is answered, and what is taken in when it ends.
+//! The instant loop: what a request learns while it is answered, and what is ingested when it ends.
 //!
 //! ```text
-//! a token to come:     h, logits  →  key, the nearest entries, λ      logits += what memory adds        (Notes::adjust)
-//! the token that came: gate sample, credit of entries; of some together the gradient for MicroLoRA     (Notes::accept)
-//! the end:             steps of MicroLoRA (one for 32 tokens), of the gate; the request's keys join the memory
-//!                                                                                               (Learned::take_in)
-//! between requests:    the gate rehearses on calibration text                                  (Learned::rehearse)
+//! a token to come:     h, logits  →  key, the nearest entries, λ      logits += what p_kNN adds          (RequestTrace::adjust)
+//! the token chosen:    sample for λ, credit of entries; of some together the gradient for MicroLoRA      (RequestTrace::accept)
+//! the end:             steps of MicroLoRA (one for 32 tokens), of λ; the request's keys join the datastore
+//!                                                                                               (Learned::ingest)
+//! between requests:    λ is fitted on calibration text                                       (Learned::rehearse)
 //! ```
-//! While a request runs nothing of [`Learned`] changes, so many may read one; what a request found out is in its [`Notes`].
+//! While a request runs nothing of [`Learned`] changes, so many may read one; what a request found out is in its [`RequestTrace`].
 //! Everything is a function of the inputs in their order: the same calls give the same bytes.
 
-mod notes;
+mod options;
+mod snapshot;
+mod trace;
 
 use std::sync::Arc;
 
@@ -19,23 +21,21 @@ use ruvllm_lora::micro::{Gradient, MicroLora, Rule, UpdateOptions};
 
 use crate::background::Consolidate;
 use crate::calibration::Calibration;
-use crate::codec::{Reader, Writer};
-use crate::episodes::{Episodes, Verdict};
+use crate::corrections::{Corrections, Correctness};
+use crate::datastore::{Context, Datastore, Hit, KnnQuery, SearchScratch};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::ewc::{Consolidation, Ewc};
-use crate::gate::{Gate, Sample, Trail};
-use crate::memory::{Context, Hit, Memory, MemoryOptions, Scratch};
+use crate::interpolation::{Interpolation, RunningFeatures, Sample};
+use crate::knn::KnnDistribution;
+use crate::mixing_weight::MixingWeight;
 use crate::names::Names;
-use crate::recall::Recall;
-use crate::trust::Trust;
 use crate::whiten::Key;
 use ruvllm_kernels::Compute;
 
-pub use notes::Notes;
-pub(crate) use notes::Stamp;
+pub use options::{LearnOptions, MicroOptions};
+pub use trace::RequestTrace;
+pub(crate) use trace::Stamp;
 
-/// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvlear5";
 /// The most steps of the MicroLoRA at the end of a request. All of its gradients are those of the state that it began with:
 /// many steps along the same go too far (a document of 2,500 tokens learned in 78 of them nearly doubled the loss of others).
 const STEPS_AT_END_MAX: usize = 4;
@@ -47,52 +47,14 @@ const MOVES_MAX: f32 = 0.3;
 /// Tokens learned for one that is rehearsed.
 const LEARNED_PER_REHEARSED: u64 = 4;
 
-/// Options of learning.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LearnOptions {
-    /// Retrieval memory; `None` switches it off.
-    pub memory: Option<MemoryOptions>,
-    /// MicroLoRA; `None` switches it off.
-    pub micro: Option<MicroOptions>,
-    /// Entries count by `exp(similarity / temperature)`: see [`memory`](crate::memory).
-    pub temperature: f32,
-}
-
-impl Default for LearnOptions {
-    fn default() -> LearnOptions {
-        LearnOptions { memory: Some(MemoryOptions::default()), micro: Some(MicroOptions::default()), temperature: 0.05 }
-    }
-}
-
-/// Options of the MicroLoRA's learning.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MicroOptions {
-    /// Its rank.
-    pub rank: usize,
-    /// The learning rate of RMSprop.
-    pub rate: f32,
-    /// Tokens a step is made of.
-    pub n_tokens: usize,
-    /// Likeliest tokens whose rows of the head a gradient reads, beside some that stand for the others.
-    pub n_likeliest: usize,
-    /// Whether it sees hidden states less their mean on calibration text.
-    pub is_centred: bool,
-}
-
-impl Default for MicroOptions {
-    fn default() -> MicroOptions {
-        MicroOptions { rank: 4, rate: 1e-3, n_tokens: 32, n_likeliest: 128, is_centred: true }
-    }
-}
-
 /// Learned state: of one model and one tenant.
 #[derive(Clone, Debug)]
 pub struct Learned {
     options: LearnOptions,
     calibration: Arc<Calibration>,
-    memory: Memory,
-    episodes: Episodes,
-    gate: Gate,
+    datastore: Datastore,
+    corrections: Corrections,
+    interpolation: Interpolation,
     /// What learns.
     micro: Option<Arc<MicroLora>>,
     /// What it was merged into.
@@ -100,15 +62,15 @@ pub struct Learned {
     /// Both: what changes final hidden states.
     served: Option<Arc<MicroLora>>,
     /// How much of that a request begins with.
-    trust: Trust,
+    mixing_weight: MixingWeight,
     compute: Compute,
     n_tokens: u64,
-    /// Which state this is, for notes to say what they read; no part of what was learned.
+    /// Which state this is, for traces to say what they read; no part of what was learned.
     version: u64,
     /// Positions of the calibration text that are to be rehearsed, and where to go on.
     n_owed: u64,
     cursor: usize,
-    trail: Trail,
+    running: RunningFeatures,
     context: Context,
 }
 
@@ -122,9 +84,9 @@ struct Base {
 /// What a search works in.
 #[derive(Debug, Default)]
 struct Search {
-    scratch: Scratch,
+    scratch: SearchScratch,
     hits: Vec<Hit>,
-    recall: Recall,
+    knn: KnnDistribution,
 }
 
 impl Learned {
@@ -155,46 +117,52 @@ impl Learned {
         });
         let micro = micro.transpose()?;
         Ok(Learned {
-            memory: Memory::new(n_key, options.memory.unwrap_or_default())?,
-            episodes: Episodes::new(n_key),
+            datastore: Datastore::new(n_key, options.datastore.unwrap_or_default())?,
+            corrections: Corrections::new(n_key),
             served: micro.clone(),
-            trust: Trust::default(),
+            mixing_weight: MixingWeight::default(),
             micro,
             base: None,
             options,
             calibration,
-            gate: Gate::default(),
+            interpolation: Interpolation::default(),
             compute: compute.into(),
             n_tokens: 0,
             version: 0,
             n_owed: 0,
             cursor: 0,
-            trail: Trail::default(),
+            running: RunningFeatures::default(),
             context: Context::default(),
         })
     }
 
-    /// Returns the memory.
-    pub fn memory(&self) -> &Memory {
-        &self.memory
+    /// Returns the datastore.
+    pub fn datastore(&self) -> &Datastore {
+        &self.datastore
     }
 
-    /// Returns the corrections that were told.
-    pub fn episodes(&self) -> &Episodes {
-        &self.episodes
+    /// Returns the corrections.
+    pub fn corrections(&self) -> &Corrections {
+        &self.corrections
     }
 
     /// Remembers a correction: the names of the question, and for each token of the answer the final hidden state that it
     /// follows, `[n, n_embd]`; the first of them is that of the prompt's last token.
     ///
     /// # Errors
-    /// As [`Episodes::tell`].
+    /// As [`Corrections::add`].
     ///
     /// # Panics
     /// If the states are of another width.
-    pub fn tell(&mut self, names: &Names, hidden: &[f32], answer: &[u32], verdict: Verdict) -> Result<(), SonaError> {
+    pub fn add_correction(
+        &mut self,
+        names: &Names,
+        hidden: &[f32],
+        answer: &[u32],
+        verdict: Correctness,
+    ) -> Result<(), SonaError> {
         let answer = self.answer_keys(hidden, answer);
-        self.tell_keys(names, &answer, verdict)
+        self.add_correction_keys(names, &answer, verdict)
     }
 
     /// Returns an answer's tokens, each with the key of the state that it follows.
@@ -206,39 +174,39 @@ impl Learned {
         keys.zip(answer.iter().copied()).collect()
     }
 
-    /// As [`Learned::tell`], with the keys.
-    pub(crate) fn tell_keys(
+    /// As [`Learned::add_correction`], with the keys.
+    pub(crate) fn add_correction_keys(
         &mut self,
         names: &Names,
         answer: &[(Key, u32)],
-        verdict: Verdict,
+        verdict: Correctness,
     ) -> Result<(), SonaError> {
-        self.episodes.tell(names, answer, verdict, distance::pick(self.compute.isa))
+        self.corrections.add(names, answer, verdict, distance::pick(self.compute.isa))
     }
 
-    /// Remembers the answer that these notes were taken of as wrong: it is taken away where the same is asked again. `names`
-    /// are those of the question. Without a memory no keys were noted, and nothing is remembered.
+    /// Adds the answer of a trace as a wrong one: it is taken away where the same is asked again. `names`
+    /// are those of the question. Without a datastore no keys were traced, and nothing is added.
     ///
     /// # Errors
-    /// As [`Episodes::tell`].
-    pub fn reject(&mut self, names: &Names, notes: &Notes) -> Result<(), SonaError> {
-        let answer = self.noted_keys(notes);
-        if answer.is_empty() { Ok(()) } else { self.tell_keys(names, &answer, Verdict::Wrong) }
+    /// As [`Corrections::add`].
+    pub fn reject(&mut self, names: &Names, trace: &RequestTrace) -> Result<(), SonaError> {
+        let answer = self.traced_keys(trace);
+        if answer.is_empty() { Ok(()) } else { self.add_correction_keys(names, &answer, Correctness::Wrong) }
     }
 
-    /// Returns the tokens that were noted with their keys; none without a memory.
-    pub(crate) fn noted_keys(&self, notes: &Notes) -> Vec<(Key, u32)> {
-        let noted = notes.notes.iter().filter(|_| self.options.memory.is_some());
-        noted.map(|note| (note.key.clone(), note.token)).collect()
+    /// Returns the tokens of a trace with their keys; none without a datastore.
+    pub(crate) fn traced_keys(&self, trace: &RequestTrace) -> Vec<(Key, u32)> {
+        let entries = trace.entries.iter().filter(|_| self.options.datastore.is_some());
+        entries.map(|entry| (entry.key.clone(), entry.token)).collect()
     }
 
-    /// Returns the gate.
-    pub fn gate(&self) -> &Gate {
-        &self.gate
+    /// Returns the model of the interpolation weight.
+    pub fn interpolation(&self) -> &Interpolation {
+        &self.interpolation
     }
 
     /// Returns what changes final hidden states, all of it; `None` if it is switched off. A request has as much of it as helps:
-    /// [`Notes::micro`].
+    /// [`RequestTrace::micro`].
     pub fn micro(&self) -> Option<&Arc<MicroLora>> {
         self.served.as_ref()
     }
@@ -285,7 +253,7 @@ impl Learned {
         self.n_tokens
     }
 
-    /// Returns which state this is: whoever keeps a history gives each a number, and notes say which they read.
+    /// Returns which state this is: a history numbers each, and traces say which they read.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -308,10 +276,10 @@ impl Learned {
     /// Goes on with other options. What was learned stays where it fits them; a MicroLoRA of another shape begins anew.
     ///
     /// # Errors
-    /// An option is out of range, or the memory holds more than it may from now on.
+    /// An option is out of range, or the datastore holds more than it may from now on.
     pub fn configure(&mut self, options: LearnOptions) -> Result<(), SonaError> {
         let fresh = Learned::new(Arc::clone(&self.calibration), options, self.compute.clone())?;
-        self.memory.configure(*fresh.memory.options())?;
+        self.datastore.configure(*fresh.datastore.options())?;
         let shape = |micro: &MicroOptions| (micro.rank, micro.is_centred);
         if self.options.micro.as_ref().map(shape) != options.micro.as_ref().map(shape) {
             (self.micro, self.base) = (fresh.micro, None);
@@ -320,57 +288,57 @@ impl Learned {
         self.serve()
     }
 
-    /// Takes the steps that the notes of a running request are ready for: one of MicroLoRA for each complete piece of
-    /// [`MicroOptions::n_tokens`] tokens, and the gate's. For text whose worth is known beforehand, such as a document that
+    /// Takes the steps that the trace of a running request is ready for: one of MicroLoRA for each complete piece of
+    /// [`MicroOptions::n_tokens`] tokens, and those of λ. For text whose worth is known beforehand, such as a document that
     /// is to be learned; answers wait for their quality.
-    pub fn step(&mut self, notes: &mut Notes, quality: f32) {
+    pub fn step(&mut self, trace: &mut RequestTrace, quality: f32) {
         let quality = quality.clamp(0.0, 1.0);
-        let n_complete = notes.gradients.len() - usize::from(notes.n_in_last > 0);
-        self.take_steps(&mut notes.gradients[..n_complete], quality);
-        notes.gradients.drain(..n_complete);
+        let n_complete = trace.gradients.len() - usize::from(trace.n_in_last > 0);
+        self.take_steps(&mut trace.gradients[..n_complete], quality);
+        trace.gradients.drain(..n_complete);
         if quality > 0.0 {
-            notes.samples.drain(..).for_each(|sample| self.gate.learn(&sample, quality));
+            trace.samples.drain(..).for_each(|sample| self.interpolation.learn(&sample, quality));
         }
-        notes.samples.clear();
+        trace.samples.clear();
         // Up to there its states change as they did.
-        if n_complete > 0 && !notes.stamps.is_empty() {
-            notes.follow(self);
+        if n_complete > 0 && !trace.stamps.is_empty() {
+            trace.follow(self);
         }
     }
 
-    /// Takes in what an ended request found out. `quality`, 0 to 1, scales the steps and what its entries are worth;
+    /// Ingests what an ended request found out. `quality`, 0 to 1, scales the steps and what its entries are worth;
     /// nothing is learned from an answer of quality 0.
     ///
-    /// Cost: a copy of the keys and some microseconds a step; a full memory looks for what to let go once in a while.
-    pub fn take_in(&mut self, mut notes: Notes, quality: f32) {
+    /// Cost: a copy of the keys and some microseconds a step; a full datastore looks for what to let go once in a while.
+    pub fn ingest(&mut self, mut trace: RequestTrace, quality: f32) {
         let quality = quality.clamp(0.0, 1.0);
         if quality == 0.0 {
             return;
         }
-        self.merge_gradients(&mut notes);
-        self.step(&mut notes, quality);
-        for &(index, token, gain) in &notes.credits {
+        self.merge_gradients(&mut trace);
+        self.step(&mut trace, quality);
+        for &(index, token, gain) in &trace.credits {
             // Another request may have put another entry there.
-            if (index as usize) < self.memory.len() && self.memory.token(index) == token {
-                self.memory.credit(index, quality * gain);
+            if (index as usize) < self.datastore.len() && self.datastore.token(index) == token {
+                self.datastore.credit(index, quality * gain);
             }
         }
-        self.trust.take_in(&notes.evidence, quality);
-        self.n_tokens += notes.notes.len() as u64;
-        self.n_owed += notes.notes.len() as u64;
-        if self.options.memory.is_some() {
-            notes
-                .notes
+        self.mixing_weight.ingest(&trace.log_odds, quality);
+        self.n_tokens += trace.entries.len() as u64;
+        self.n_owed += trace.entries.len() as u64;
+        if self.options.datastore.is_some() {
+            trace
+                .entries
                 .iter()
-                .for_each(|note| self.memory.push(&note.key, note.context, note.token, quality * note.worth));
+                .for_each(|entry| self.datastore.push(&entry.key, entry.context, entry.token, quality * entry.worth));
         }
     }
 
     /// Makes so few gradients of many that the steps along them are not too many. Tokens that make no whole piece count where there
     /// are few pieces.
-    fn merge_gradients(&self, notes: &mut Notes) {
-        let (n, gradients) = (notes.gradients.len(), &mut notes.gradients);
-        if std::mem::take(&mut notes.n_in_last) > 0 && n > STEPS_AT_END_MAX {
+    fn merge_gradients(&self, trace: &mut RequestTrace) {
+        let (n, gradients) = (trace.gradients.len(), &mut trace.gradients);
+        if std::mem::take(&mut trace.n_in_last) > 0 && n > STEPS_AT_END_MAX {
             gradients.pop();
         }
         Gradient::merge(gradients, STEPS_AT_END_MAX);
@@ -398,99 +366,42 @@ impl Learned {
         (self.n_owed / LEARNED_PER_REHEARSED) as usize
     }
 
-    /// Rehearses the gate on calibration text: for every four tokens learned one that memory should not change. At most
+    /// Fits λ on calibration text: for every four tokens learned one that the datastore should not change. At most
     /// `n_max` of those that are due; returns how many are left. Each costs a search: this is work for between requests.
     pub fn rehearse(&mut self, n_max: usize) -> usize {
         let n_due = self.n_due();
-        if self.calibration.is_empty() || self.memory.is_empty() {
+        if self.calibration.is_empty() || self.datastore.is_empty() {
             self.n_owed = 0;
             return 0;
         }
         let n = n_due.min(n_max);
         // A team is for what a request waits for.
         let (alone, calibration) = (Compute::from(self.compute.isa), Arc::clone(&self.calibration));
-        let Search { mut scratch, mut hits, mut recall } = Search::default();
+        let Search { mut scratch, mut hits, mut knn } = Search::default();
         for _ in 0..n {
             let position = &calibration.positions()[self.cursor % calibration.len()];
             if position.starts {
-                (self.trail, self.context) = (Trail::default(), Context::default());
+                (self.running, self.context) = (RunningFeatures::default(), Context::default());
             }
-            self.memory.search((&position.key, self.context), &alone, &mut scratch, &mut hits);
-            let log_p = |token: u32| position.confidence(token).log_p_recalled;
-            // Calibration text is no tenant's, so nothing of it is in the memory.
-            recall.read((&self.memory, &hits), self.options.temperature, log_p, |_| false);
-            let recalled = recall.classes().first().map_or(u32::MAX, |class| class.0);
-            let features = self.trail.features(&recall, &position.confidence(recalled));
-            let (p_model, p_memory) = (position.log_p.exp(), recall.probability(position.token));
-            self.gate.learn(&Sample { features, p_model, p_memory }, 1.0);
-            self.trail.go_on(recall.nearest(), p_model, p_memory);
+            self.datastore.search(
+                KnnQuery { key: &position.key, context: self.context },
+                &alone,
+                &mut scratch,
+                &mut hits,
+            );
+            let log_p = |token: u32| position.confidence(token).log_p_knn;
+            // Calibration text is no tenant's, so nothing of it is in the datastore.
+            knn.read(&self.datastore, &hits, self.options.temperature, log_p, |_| false);
+            let recalled = knn.classes().first().map_or(u32::MAX, |class| class.0);
+            let features = self.running.features(&knn, &position.confidence(recalled));
+            let (p_model, p_knn) = (position.log_p.exp(), knn.probability(position.token));
+            self.interpolation.learn(&Sample { features, p_model, p_knn }, 1.0);
+            self.running.go_on(knn.nearest(), p_model, p_knn);
             self.context.push(position.token);
             self.cursor = (self.cursor + 1) % calibration.len();
         }
         self.n_owed -= n as u64 * LEARNED_PER_REHEARSED;
         n_due - n
-    }
-
-    /// Returns everything that was learned as bytes; the calibration, which belongs to the model, is not among them.
-    pub fn snapshot(&self) -> Vec<u8> {
-        let mut out = Writer::of(MAGIC);
-        for value in [self.n_tokens, self.n_owed, self.cursor as u64, self.context.bits()] {
-            out.u64(value);
-        }
-        out.plain_f32s(&self.trail.values());
-        out.plain_f32s(&[self.trust.value()]);
-        out.part(&self.memory.snapshot());
-        out.part(&self.episodes.snapshot());
-        out.part(&self.gate.snapshot());
-        out.part(&self.micro.as_ref().map(|micro| micro.snapshot()).unwrap_or_default());
-        out.part(&self.base.as_ref().map(|base| base.lora.snapshot()).unwrap_or_default());
-        out.part(&self.base.as_ref().map(|base| base.ewc.snapshot()).unwrap_or_default());
-        out.take()
-    }
-
-    /// Reads what [`Learned::snapshot`] gave: it goes on to the bit as that would have.
-    ///
-    /// # Errors
-    /// The bytes are damaged, or were learned with another model or other options.
-    pub fn restore(
-        bytes: &[u8],
-        calibration: Arc<Calibration>,
-        options: LearnOptions,
-        compute: impl Into<Compute>,
-    ) -> Result<Learned, SonaError> {
-        let mut learned = Learned::new(calibration, options, compute)?;
-        let mut from = Reader::of(bytes, MAGIC, "learned state")?;
-        (learned.n_tokens, learned.n_owed) = (from.u64()?, from.u64()?);
-        learned.cursor = from.number(learned.calibration.len())?;
-        learned.context = Context::from_bits(from.u64()?);
-        let trail = from.plain_f32s(2)?;
-        learned.trail = Trail::from_values([trail[0], trail[1]]);
-        learned.trust = Trust::from_value(from.plain_f32s(1)?[0]);
-        let memory = Memory::restore(from.part()?)?;
-        let episodes = Episodes::restore(from.part()?)?;
-        let gate = Gate::restore(from.part()?)?;
-        let micro = from.part()?;
-        let micro = match micro.is_empty() {
-            true => None,
-            false => Some(Arc::new(completed(&learned.calibration, MicroLora::restore(micro)?)?)),
-        };
-        let (lora, ewc) = (from.part()?, from.part()?);
-        if !lora.is_empty() {
-            learned.base = Some(Base { lora: MicroLora::restore(lora)?.within(MOVES_MAX)?, ewc: Ewc::restore(ewc)? });
-        }
-        from.end()?;
-        let shape = |micro: &Option<Arc<MicroLora>>| {
-            micro.as_ref().map(|micro| (micro.n_embd(), micro.rank(), micro.values().count()))
-        };
-        let fits = memory.n_key() == learned.memory.n_key() && memory.options() == learned.memory.options();
-        let fits = fits && episodes.n_key() == memory.n_key();
-        if !fits || shape(&micro) != shape(&learned.micro) {
-            let line = "what was learned is of another model or of other options; give those it was learned with";
-            return Err(SonaError::new(SonaErrorKind::Shape, line));
-        }
-        (learned.memory, learned.episodes, learned.gate, learned.micro) = (memory, episodes, gate, micro);
-        learned.serve()?;
-        Ok(learned)
     }
 }
 

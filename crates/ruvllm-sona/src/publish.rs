@@ -45,7 +45,7 @@ pub struct Paired {
 
 /// Change of a text's loss.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct LossChange {
     /// Name of the text.
     pub name: String,
     /// The change of its mean loss, as a share of it: below 0 is better.
@@ -64,16 +64,16 @@ pub struct Judgement {
     /// Why, in one line.
     pub why: String,
     /// Change of the target.
-    pub target: Change,
+    pub target: LossChange,
     /// Changes of the controls.
-    pub controls: Vec<Change>,
+    pub controls: Vec<LossChange>,
 }
 
 impl Judgement {
     /// Returns all changes and bounds by name, as generations and the log keep them.
     pub fn figures(&self) -> Vec<(String, f64)> {
         let all = std::iter::once(&self.target).chain(&self.controls);
-        let both = |change: &Change| {
+        let both = |change: &LossChange| {
             let of = |what: &str| format!("{} {what}", change.name);
             [(of("change"), change.relative), (of("bound"), change.bound)]
         };
@@ -100,8 +100,8 @@ impl PublicationGate {
         let percent = |x: f64| format!("{:+.2} %", 100.0 * x);
         let few = std::iter::once(&target).chain(&controls).find(|change| change.n_blocks < n_blocks_min);
         let risen = controls.iter().find(|change| change.bound.is_nan() || change.bound >= rise_max);
-        let said = |change: &Change, bar: &str| {
-            let Change { name, relative, bound, n_blocks } = change;
+        let said = |change: &LossChange, bar: &str| {
+            let LossChange { name, relative, bound, n_blocks } = change;
             let (change, bound, sure) = (percent(*relative), percent(*bound), 100.0 * confidence);
             format!("{name} changes by {change} over {n_blocks} blocks, below {bound} as sure as {sure:.0} %; {bar}")
         };
@@ -117,13 +117,13 @@ impl PublicationGate {
         Ok(Judgement { is_published, why, target, controls })
     }
 
-    fn change(&self, paired: &Paired) -> Result<Change, SonaError> {
+    fn change(&self, paired: &Paired) -> Result<LossChange, SonaError> {
         let (n, n_after) = (paired.before.len(), paired.after.len());
         if n != n_after {
             let line = format!("{} has {n} blocks before and {n_after} after", paired.name);
             return Err(SonaError::new(SonaErrorKind::Shape, line));
         }
-        let none = Change { name: paired.name.clone(), relative: f64::INFINITY, bound: f64::INFINITY, n_blocks: n };
+        let none = LossChange { name: paired.name.clone(), relative: f64::INFINITY, bound: f64::INFINITY, n_blocks: n };
         let mean = paired.before.iter().sum::<f64>() / n as f64;
         let changes: Vec<f64> = paired.before.iter().zip(&paired.after).map(|(b, a)| (a - b) / mean).collect();
         // A loss that is no number is as bad as can be, and one of nothing has no share.
@@ -137,7 +137,7 @@ impl PublicationGate {
         let skewness = (third / variance.powf(1.5)).max(0.0);
         let skewness = if skewness.is_finite() { skewness } else { 0.0 };
         let bound = relative + (t + skewness * (1.0 + 2.0 * t * t) / (6.0 * root)) * variance.sqrt() / root;
-        Ok(Change { relative, bound, ..none })
+        Ok(LossChange { relative, bound, ..none })
     }
 }
 

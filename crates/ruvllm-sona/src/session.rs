@@ -1,15 +1,15 @@
 //! Which conversations there are: whose, about what, and where their state lies.
 //!
 //! ```
-//! use ruvllm_sona::session::{Session, SessionIndex};
+//! use ruvllm_sona::session::{SessionRecord, SessionIndex};
 //! use ruvllm_sona::store::{self, OpenOptions};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! let store = store::open(&folder.path().join("sona.redb"), &OpenOptions::default())?;
 //! let sessions = SessionIndex::open(store, 2)?;
-//! let trip = Session { user: "ada".into(), kv: "kv-17".into(), context: vec![1.0, 0.1], n_turns: 4, ..Session::default() };
+//! let trip = SessionRecord { user: "ada".into(), kv: "kv-17".into(), context: vec![1.0, 0.1], n_turns: 4, ..SessionRecord::default() };
 //! sessions.save("acme", "trip to Oslo", &trip, 1_000)?;
-//! sessions.save("acme", "taxes", &Session { context: vec![0.0, 1.0], ..Session::default() }, 2_000)?;
+//! sessions.save("acme", "taxes", &SessionRecord { context: vec![0.0, 1.0], ..SessionRecord::default() }, 2_000)?;
 //!
 //! assert_eq!(sessions.recover("acme", "trip to Oslo")?.expect("it was saved").kv, "kv-17");
 //! assert_eq!(sessions.list("acme"), [("taxes".into(), 2_000), ("trip to Oslo".into(), 1_000)]);
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::codec::{Reader, Writer};
-use crate::error::{SonaError, SonaErrorKind, invalid, limit};
+use crate::error::{SonaError, invalid, limit};
 use crate::index::{IndexConfig, VectorIndex};
 use crate::store::{Durability, SCOPE_BYTES_MAX, Scan, Store, Table};
 
@@ -36,7 +36,7 @@ const STATE: &[u8] = b"state";
 
 /// State from which a conversation goes on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Session {
+pub struct SessionRecord {
     /// Who speaks with it.
     pub user: String,
     /// Embedding of its topic, `[dim]`; empty if it has none and cannot be found by likeness.
@@ -58,7 +58,7 @@ pub struct Session {
 /// First byte of a session's record.
 const FORMAT: u8 = 1;
 
-impl Session {
+impl SessionRecord {
     fn to_bytes(&self, used_ms: u64) -> Vec<u8> {
         let mut to = Writer::new();
         to.u8(FORMAT).u64(used_ms).text(&self.user).f32s(&self.context).text(&self.kv).text(&self.adapter);
@@ -67,15 +67,11 @@ impl Session {
     }
 
     /// Returns the session and when it was used last.
-    fn from_bytes(bytes: &[u8]) -> Result<(Session, u64), SonaError> {
+    fn from_bytes(bytes: &[u8]) -> Result<(SessionRecord, u64), SonaError> {
         let mut from = Reader::new(bytes, "session");
-        let format = from.u8()?;
-        if format != FORMAT {
-            let message = format!("session: format {format}, this program reads {FORMAT}");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
+        from.format(FORMAT..=FORMAT)?;
         let used_ms = from.u64()?;
-        let session = Session {
+        let session = SessionRecord {
             user: from.text()?,
             context: from.f32s()?,
             kv: from.text()?,
@@ -126,8 +122,8 @@ impl SessionIndex {
             for scope in snapshot.scopes(SESSIONS)? {
                 let (tenant, id) = names_of(&scope)?;
                 snapshot.scan(SESSIONS, &Scan::all(&scope), &mut |_, value| {
-                    let (session, used_ms) = Session::from_bytes(value)?;
-                    note(&mut tenants, dim, (&tenant, &id), &session, used_ms)?;
+                    let (session, used_ms) = SessionRecord::from_bytes(value)?;
+                    insert(&mut tenants, dim, &tenant, &id, &session, used_ms)?;
                     Ok(true)
                 })?;
             }
@@ -140,7 +136,7 @@ impl SessionIndex {
     /// # Errors
     /// With kind `Limit` if the names are too long, `Shape` or `Value` if the context does not fit; or if it cannot be
     /// written.
-    pub fn save(&self, tenant: &str, id: &str, session: &Session, now_ms: u64) -> Result<(), SonaError> {
+    pub fn save(&self, tenant: &str, id: &str, session: &SessionRecord, now_ms: u64) -> Result<(), SonaError> {
         let scope = scope_of(tenant, id)?;
         if !session.context.is_empty() {
             // Checked before anything is written.
@@ -150,16 +146,16 @@ impl SessionIndex {
         change.put(SESSIONS, &scope, STATE, &session.to_bytes(now_ms))?;
         let mut tenants = self.write();
         change.commit()?;
-        note(&mut tenants, self.dim, (tenant, id), session, now_ms)
+        insert(&mut tenants, self.dim, tenant, id, session, now_ms)
     }
 
     /// Returns what a session goes on from: some microseconds, whatever their number.
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn recover(&self, tenant: &str, id: &str) -> Result<Option<Session>, SonaError> {
+    pub fn recover(&self, tenant: &str, id: &str) -> Result<Option<SessionRecord>, SonaError> {
         let state = self.store.snapshot()?.get(SESSIONS, &scope_of(tenant, id)?, STATE)?;
-        state.map(|bytes| Ok(Session::from_bytes(&bytes)?.0)).transpose()
+        state.map(|bytes| Ok(SessionRecord::from_bytes(&bytes)?.0)).transpose()
     }
 
     /// Returns whose sessions there are, sorted.
@@ -278,11 +274,12 @@ impl Tenant {
 }
 
 /// Puts a session into memory, in the place of an earlier one of its name.
-fn note(
+fn insert(
     tenants: &mut HashMap<String, Tenant>,
     dim: usize,
-    (tenant, id): (&str, &str),
-    session: &Session,
+    tenant: &str,
+    id: &str,
+    session: &SessionRecord,
     used_ms: u64,
 ) -> Result<(), SonaError> {
     if !tenants.contains_key(tenant) {
@@ -328,11 +325,12 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::error::SonaErrorKind;
     use crate::store::{MasterKey, OpenOptions, open};
 
-    fn session(i: usize) -> Session {
+    fn session(i: usize) -> SessionRecord {
         let angle = i as f32 / 1000.0;
-        Session {
+        SessionRecord {
             user: format!("user {}", i % 10),
             context: vec![angle.cos(), angle.sin()],
             kv: format!("kv {i}"),
@@ -394,13 +392,13 @@ mod tests {
         let store = open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
         let sessions = SessionIndex::open(store, 2).expect("sessions");
         sessions.save("t", "a", &session(1), 1).expect("room");
-        sessions.save("t", "a", &Session { context: vec![], ..session(2) }, 2).expect("room");
+        sessions.save("t", "a", &SessionRecord { context: vec![], ..session(2) }, 2).expect("room");
         assert_eq!(sessions.recover("t", "a").expect("readable").expect("it is there").kv, "kv 2");
         assert!(sessions.nearest("t", &[1.0, 0.0], 5).expect("sound").is_empty());
         assert_eq!(sessions.len("t"), 1);
         let long = "x".repeat(300);
         assert_eq!(sessions.save("t", &long, &session(1), 1).expect_err("too long").kind(), SonaErrorKind::Limit);
-        let wide = Session { context: vec![1.0; 3], ..Session::default() };
+        let wide = SessionRecord { context: vec![1.0; 3], ..SessionRecord::default() };
         assert_eq!(sessions.save("t", "b", &wide, 1).expect_err("too wide").kind(), SonaErrorKind::Shape);
         assert_eq!(sessions.len("t"), 1);
     }

@@ -89,6 +89,13 @@ fn has_one_of(values: &[f32], threshold: f32) -> bool {
     max.iter().chain(rest).any(|&x| x >= threshold)
 }
 
+/// Places `0..len`, cut into pieces of `grain` that threads claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Partition {
+    pub len: usize,
+    pub grain: usize,
+}
+
 /// The largest of what the threads of a team find: each has a [`Top`] of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Tops {
@@ -97,13 +104,13 @@ pub(crate) struct Tops {
 }
 
 impl Tops {
-    /// Has the team offer what stands in `0..len`, so much at a time, and returns the `n` largest in no order: the same
+    /// Has the threads offer all places of a partition, and returns the `n` largest in no order: the same
     /// whoever looks where.
     pub(crate) fn find(
         &mut self,
         team: &ThreadPool,
         n: usize,
-        (len, grain): (usize, usize),
+        Partition { len, grain }: Partition,
         offer: &(dyn Fn(Range<usize>, &mut Top) + Sync),
     ) -> &mut Vec<Hit> {
         self.each.resize_with(team.n_threads(), Mutex::default);
@@ -156,7 +163,7 @@ mod tests {
         for n_threads in [1, 2, 5] {
             let team = ThreadPool::new(n_threads);
             for (n, grain) in [(1, 1000), (128, 64), (128, 7000), (300, 20_000), (30_000, 512)] {
-                let found = tops.find(&team, n, (values.len(), grain), &|range, top| {
+                let found = tops.find(&team, n, Partition { len: values.len(), grain }, &|range, top| {
                     top.offer(range.start, &values[range]);
                 });
                 found.sort_unstable_by(Hit::order);

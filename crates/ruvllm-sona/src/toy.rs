@@ -7,7 +7,7 @@ use ruvllm_lora::micro::toy::Squares;
 use ruvllm_lora::micro::{HeadRows, MicroLora, StateRows};
 
 use crate::calibration::{Calibration, CalibrationBuilder};
-use crate::instant::{LearnOptions, Learned, Notes};
+use crate::instant::{LearnOptions, Learned, RequestTrace};
 
 /// Width of a state.
 pub(crate) const N_EMBD: usize = 64;
@@ -18,7 +18,7 @@ pub(crate) const N_VOCAB: usize = 40;
 pub(crate) struct Toy {
     pub(crate) head: Vec<f32>,
     pub(crate) calibration: Arc<Calibration>,
-    /// What a history last told it to go on with.
+    /// Adapter that a history had it adopt last.
     pub(crate) adopted: Option<Vec<u8>>,
 }
 
@@ -69,24 +69,24 @@ impl Toy {
     }
 
     /// Reads a text and returns the mean of -ln p, and the bits of all adjusted rows.
-    pub(crate) fn read(&self, learned: &Learned, notes: &mut Notes, text: &[u32]) -> (f64, Vec<u32>) {
+    pub(crate) fn read(&self, learned: &Learned, trace: &mut RequestTrace, text: &[u32]) -> (f64, Vec<u32>) {
         let (mut nll, mut bits) = (0.0, Vec::new());
         for pair in text.windows(2) {
             let hidden = state(pair[0]);
-            notes.begin(learned);
-            let mut row = logits(&self.head, &changed(&hidden, notes.micro().map(|micro| &**micro)));
-            notes.adjust(learned, one(&hidden), &mut row);
+            trace.begin(learned);
+            let mut row = logits(&self.head, &changed(&hidden, trace.micro().map(|micro| &**micro)));
+            trace.adjust(learned, one(&hidden), &mut row);
             nll -= f64::from(log_p(&row, pair[1]));
             bits.extend(row.iter().map(|x| x.to_bits()));
-            notes.accept(learned, pair[1], self);
+            trace.accept(learned, pair[1], self);
         }
         (nll / (text.len() - 1) as f64, bits)
     }
 
     pub(crate) fn learn(&self, learned: &mut Learned, text: &[u32], quality: f32) -> f64 {
-        let mut notes = Notes::default();
-        let (nll, _) = self.read(learned, &mut notes, text);
-        learned.take_in(notes, quality);
+        let mut trace = RequestTrace::default();
+        let (nll, _) = self.read(learned, &mut trace, text);
+        learned.ingest(trace, quality);
         learned.rehearse(usize::MAX);
         nll
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::codec::{Reader, Writer};
-use crate::error::{SonaError, SonaErrorKind};
+use crate::error::SonaError;
 
 /// Times of the parts of a request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,11 +76,7 @@ impl Trajectory {
     /// If the bytes are something else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Trajectory, SonaError> {
         let mut from = Reader::new(bytes, "trajectory");
-        let format = from.u8()?;
-        if format != FORMAT {
-            let message = format!("trajectory: format {format}, this program reads {FORMAT}");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
+        from.format(FORMAT..=FORMAT)?;
         // The order of the fields is the order of the bytes.
         let trajectory = Trajectory {
             request: from.u64()?,
@@ -249,6 +245,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::error::SonaErrorKind;
 
     fn sample(request: u64, n_tokens: usize) -> Trajectory {
         Trajectory {

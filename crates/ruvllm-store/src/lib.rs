@@ -51,7 +51,7 @@ pub use error::{Parts, StoreError, StoreErrorKind};
 pub use file::Guard;
 pub use key::{MasterKey, random};
 pub use retention::{Removed, Retention};
-pub use schema::{SCHEMA, Schema, Step};
+pub use schema::{MigrationStep, SCHEMA, Schema};
 pub use sealed::Sealed;
 
 /// The most bytes of a scope's name.

@@ -4,13 +4,13 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::{Durability, META, Store, Transaction};
 
 /// One step: what makes version `n + 1` of version `n`, within the transaction that also writes the new version.
-pub type Step = fn(&mut dyn Transaction) -> Result<(), StoreError>;
+pub type MigrationStep = fn(&mut dyn Transaction) -> Result<(), StoreError>;
 
 /// A version, and the steps that lead to it from the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
     /// `steps[i]` leads from version `i + 1` to `i + 2`; so this is version `steps.len() + 1`.
-    pub steps: &'static [Step],
+    pub steps: &'static [MigrationStep],
 }
 
 /// The version that this program writes.

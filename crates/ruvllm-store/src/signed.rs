@@ -83,13 +83,22 @@ pub fn seal(mut body: Vec<u8>, key: &SigningKey) -> Vec<u8> {
     body
 }
 
-/// Returns the body of a file that begins with `magic` and is called `what`, and who has signed it.
+/// Kind of a signed file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileKind<'a> {
+    /// First bytes of the body.
+    pub magic: &'a [u8; 8],
+    /// Name of the contents, for messages.
+    pub what: &'a str,
+}
+
+/// Returns the body of a signed file of a kind, and the key that has signed it.
 ///
 /// # Errors
 /// With kind `Key` if nobody trusted has signed it or it was changed since, `Invalid` if it is no such file.
 pub fn open<'a>(
     file: &'a [u8],
-    (magic, what): (&[u8; 8], &str),
+    FileKind { magic, what }: FileKind<'_>,
     trusted: &[PublicKey],
 ) -> Result<(&'a [u8], PublicKey), StoreError> {
     let refused = |why: &str| StoreError::new(StoreErrorKind::Key, why);

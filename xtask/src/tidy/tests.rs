@@ -147,3 +147,27 @@ fn files_are_read_below_the_root() {
     let expected = [("a/b/c.rs", "//! C."), ("a/e.bin", "")];
     assert!(files.iter().map(|(path, text)| (path.as_str(), text.as_str())).eq(expected));
 }
+
+#[test]
+fn one_noun_is_one_type() {
+    let below = "//! Kernels.\npub struct Rows;\npub type Table = u8;\n";
+    let add = |path: &'static str, text: &'static str| {
+        move |repo: &mut Repo| {
+            write(repo, "crates/ruvllm-kernels/src/lib.rs", below);
+            write(repo, "crates/ruvllm-kvcache/src/lib.rs", "//! Cache.\n");
+            write(repo, path, text);
+        }
+    };
+    breaks("both have a public type `Rows`", add("crates/ruvllm-kvcache/src/a.rs", "//! A.\npub unsafe trait Rows {}"));
+    breaks("both have a public type `Rows`", add("crates/ruvllm-kernels/src/a.rs", "//! A.\npub enum Rows {}"));
+    for (path, text) in [
+        ("crates/ruvllm-kvcache/src/a.rs", "//! A.\nstruct Rows;\npub(crate) struct Rows;\npub fn Rows() {}"),
+        ("crates/ruvllm-kvcache/src/a.rs", "//! A.\npub struct Table;"),
+        // Crates that do not meet, and one that is a program.
+        ("crates/ruvllm-testkit/src/a.rs", "//! A.\npub struct Rows;"),
+    ] {
+        let mut repo = tidy_repo();
+        add(path, text)(&mut repo);
+        assert_eq!(check(&repo), Vec::<String>::new(), "{path}: {text}");
+    }
+}

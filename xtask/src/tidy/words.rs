@@ -1,14 +1,12 @@
 //! Public items are named by the words of the field, and the first sentence of their docs names its subject.
 //!
 //! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0026-names-of-the-field.md`). These are not, and have no
-//! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`);
-//! `Notes`, `Came`, `Heard`, `Told`, `Taught`, `Passage`, `Mind`, `Asking`, `Place`, `Working`, `Course`, `Shown`, `Judged`,
-//! memory, episodes, trust and `deep::Lesson` (learning); `usual`, dear and sure (the bandit).
+//! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`).
 
 use std::collections::BTreeMap;
 
 /// Identifiers that public items do not have, each with the field's.
-const NAMES: [(&str, &str); 32] = [
+const NAMES: [(&str, &str); 53] = [
     ("Drafting", "Drafter"),
     ("Pace", "DraftLength"),
     ("Guesses", "DraftLimits"),
@@ -41,10 +39,31 @@ const NAMES: [(&str, &str); 32] = [
     ("dry_last_n", "dry_penalty_last_n"),
     ("Usual", "Baseline"),
     ("Scope", "CacheSalt"),
+    ("Notes", "RequestTrace"),
+    ("Came", "ObservedToken"),
+    ("Told", "Corrected"),
+    ("Taught", "TrainingItem"),
+    ("Passage", "Span"),
+    ("take_in", "ingest"),
+    ("n_heard", "n_observed"),
+    ("Mind", "TenantState"),
+    ("Asking", "RequestLearner"),
+    ("Memory", "Datastore"),
+    ("Recall", "KnnDistribution"),
+    ("Trail", "RunningFeatures"),
+    ("Evidence", "LogOdds"),
+    ("Judged", "Evaluation"),
+    ("keep_up", "maintain"),
+    ("held_back", "holdout"),
+    ("Course", "EvaluationStream"),
+    ("Shown", "TextChunk"),
+    ("study", "learn_document"),
+    ("dear_max", "extra_cost_max"),
+    ("sure", "z_score"),
 ];
 
 /// Words that are no part of a public identifier, each with the field's.
-const WORDS: [(&str, &str); 12] = [
+const WORDS: [(&str, &str); 17] = [
     ("guess", "draft"),
     ("guesses", "draft tokens"),
     ("guessed", "drafted"),
@@ -57,13 +76,18 @@ const WORDS: [(&str, &str); 12] = [
     ("ledger", "counters"),
     ("heir", "quantised copy"),
     ("heirs", "quantised copies"),
+    ("passage", "span"),
+    ("episode", "correction"),
+    ("episodes", "corrections"),
+    ("upkeep", "maintenance"),
+    ("upkept", "maintenance outcome"),
 ];
 
 /// Openings of a first sentence that put off its subject.
 const OPENINGS: [&str; 6] = ["What", "Which", "How", "Those", "Such", "The same"];
 
 /// Sources that are generated, and have the docs of what they are made from.
-const GENERATED: [&str; 1] = ["crates/ruvllm-server/src/grpc/v1.rs"];
+pub(super) const GENERATED: [&str; 1] = ["crates/ruvllm-server/src/grpc/v1.rs"];
 
 /// Keywords of the items that have a name.
 const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "mod", "const", "static", "type", "union"];
@@ -101,7 +125,7 @@ fn source(path: &str, text: &str, findings: &mut Vec<String>) {
 }
 
 /// Returns the name that a line declares behind its `pub`: of an item, or of a field.
-fn declared(line: &str) -> Option<&str> {
+pub(super) fn declared(line: &str) -> Option<&str> {
     let name = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_').len();
     let mut words = line.split_whitespace().filter(|word| !QUALIFIERS.contains(word) && !word.starts_with('"'));
     let first = words.next()?;

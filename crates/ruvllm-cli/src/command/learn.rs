@@ -7,7 +7,9 @@ use std::sync::Arc;
 use clap::Args;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, LoadOptions};
-use ruvllm_learning::{Learning, LearningOptions, ReadSums, Tenant, Verdict, check_tenant, study};
+use ruvllm_learning::{
+    Correctness, Learning, LearningOptions, Question, ReadSums, Tenant, check_tenant, learn_document,
+};
 use serde_json::{Value, json};
 
 use super::lora::LoraArg;
@@ -177,7 +179,7 @@ impl LearnArgs {
             tenant.forget()?;
         }
         if let (Some(question), Some(answer)) = (&self.question, &self.answer) {
-            let verdict = if self.wrong { Verdict::Wrong } else { Verdict::Right };
+            let verdict = if self.wrong { Correctness::Wrong } else { Correctness::Right };
             tell(&mut engine, &tenant, question, answer, verdict)?;
         }
         let read = self.read(app, &mut engine, &tenant, &texts)?;
@@ -202,7 +204,7 @@ impl LearnArgs {
         for ((path, _), tokens) in texts.iter().zip(&documents) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             tenant.publish_new(&format!("before {name}"), &[])?;
-            let sums = study(engine, tenant, tokens, &mut |n| {
+            let sums = learn_document(engine, tenant, tokens, &mut |n| {
                 bar.inc(n as u64);
                 if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
@@ -246,7 +248,7 @@ impl LearnArgs {
             tenant.name(),
             stats.n_entries,
             output::bytes(stats.n_bytes as u64),
-            stats.n_episodes,
+            stats.n_corrections,
             stats.n_micro_steps
         ))
     }
@@ -256,9 +258,15 @@ impl LearnArgs {
 ///
 /// # Errors
 /// The engine's.
-pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, verdict: Verdict) -> Result<()> {
+pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, verdict: Correctness) -> Result<()> {
     let (prompt, answer) = (engine.encode_prompt(question, false)?, engine.text()?.encode_answer(answer)?);
-    ruvllm_learning::tell(engine, tenant, (&prompt, question), &answer, verdict)?;
+    ruvllm_learning::add_correction(
+        engine,
+        tenant,
+        Question { prompt: &prompt, text: Some(question) },
+        &answer,
+        verdict,
+    )?;
     Ok(())
 }
 
@@ -282,7 +290,7 @@ pub fn stats_json(tenant: &Tenant) -> Value {
         "entries": stats.n_entries,
         "entry_bytes": stats.n_bytes,
         "evicted": stats.n_evicted,
-        "corrections": stats.n_episodes,
+        "corrections": stats.n_corrections,
         "micro_steps": stats.n_micro_steps,
     })
 }

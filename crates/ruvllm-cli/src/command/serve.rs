@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ruvllm_engine::{KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
-use ruvllm_learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
+use ruvllm_learning::{BackgroundOptions, LearningOptions, MaintenanceOptions};
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
 use super::backend::LocalBackendArgs;
@@ -428,7 +428,7 @@ impl ServeArgs {
                 folder: Some(app.settings.learned_dir()),
                 key: self.learn_key.clone(),
                 process: "ruvllm serve".to_owned(),
-                upkeep: self.upkeep(),
+                maintenance: self.upkeep(),
                 ..LearningOptions::default()
             }),
             scheduler,
@@ -456,13 +456,13 @@ impl ServeArgs {
     }
 
     /// Returns what is done with what was learned while nobody asks.
-    fn upkeep(&self) -> Option<UpkeepOptions> {
+    fn upkeep(&self) -> Option<MaintenanceOptions> {
         let every = |seconds: u64| (seconds > 0).then(|| Duration::from_secs(seconds));
         let merge = |interval| BackgroundOptions { interval, ..BackgroundOptions::default() };
         let background = every(self.consolidate_every).map(merge);
         let judge_every = every(self.judge_every);
-        let upkeep = UpkeepOptions { background, judge_every, ..UpkeepOptions::default() };
-        (upkeep.background.is_some() || upkeep.judge_every.is_some()).then_some(upkeep)
+        let upkeep = MaintenanceOptions { background, evaluate_every: judge_every, ..MaintenanceOptions::default() };
+        (upkeep.background.is_some() || upkeep.evaluate_every.is_some()).then_some(upkeep)
     }
 
     fn witness(&self) -> Option<WitnessOptions> {

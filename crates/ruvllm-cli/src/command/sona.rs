@@ -202,7 +202,7 @@ impl Loaded {
     fn reading<T>(
         &mut self,
         app: &App,
-        work: impl FnOnce(&Tenant, &mut Engine, &mut learning::Watch<'_>) -> Result<T>,
+        work: impl FnOnce(&Tenant, &mut Engine, &mut learning::ReadWatch<'_>) -> Result<T>,
     ) -> Result<T> {
         let (bar, cancel) = (app.ui.spinner("reading again"), CancelToken::default());
         let _guard = interrupt::cancels(&cancel);
@@ -224,7 +224,7 @@ impl Loaded {
                 "{what}; {} knows {} entries and {} corrections now",
                 self.tenant.name(),
                 stats.n_entries,
-                stats.n_episodes
+                stats.n_corrections
             ));
         }
         let mut object = more;

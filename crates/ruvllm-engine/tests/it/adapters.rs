@@ -244,7 +244,7 @@ fn what_does_not_fit_is_refused_in_a_line() {
 
 #[test]
 fn gates_weigh_adapters_by_what_was_said_and_keep_every_law() {
-    use ruvllm_lora::gate::{Gate, GateShape};
+    use ruvllm_lora::gate::{Gate, GateLayer, GateShape};
     let golden = Golden::load("llama-a");
     let mut engine = open(&golden, KvPolicy::F16, 2);
     let n_embd = engine.info().n_embd;
@@ -254,7 +254,8 @@ fn gates_weigh_adapters_by_what_was_said_and_keep_every_law() {
     let noise = |n: usize, seed: f32| (0..n).map(|i| (i as f32 * 1.7 + seed).sin()).collect::<Vec<f32>>();
     let gate = |n: usize, seed: f32| {
         let sizes = GateShape { n_embd, n_hidden: 6, n_adapters: n, window: 12, temperature: 0.3 };
-        let (first, second) = ((noise(6 * n_embd, seed), noise(6, 1.0)), (noise(n * 6, seed), noise(n, 2.0)));
+        let first = GateLayer { weights: noise(6 * n_embd, seed), bias: noise(6, 1.0) };
+        let second = GateLayer { weights: noise(n * 6, seed), bias: noise(n, 2.0) };
         Arc::new(Gate::new(sizes, first, second).expect("a gate"))
     };
     let gated = |n: usize, seed: f32| {
@@ -317,7 +318,14 @@ fn large(engine: &Engine, rank: usize, seed: usize) -> ruvllm_lora::Adapter {
         let n_out = target.rows.len();
         let a = ruvllm_lora::Values::from_f32(rank, target.n_in, &noise(rank * target.n_in));
         let b = ruvllm_lora::Values::from_f32(n_out, rank, &noise(n_out * rank));
-        ruvllm_lora::Delta::new(&target.tensor, 1.0, (a, b), None, ruvllm_lora::RowOrder::Same).expect("a pair")
+        ruvllm_lora::Delta::new(
+            &target.tensor,
+            1.0,
+            ruvllm_lora::FactorPair { a, b },
+            None,
+            ruvllm_lora::RowOrder::Same,
+        )
+        .expect("a pair")
     };
     let layers = loader.targets().all().iter().filter(|target| target.tensor.starts_with("blk."));
     ruvllm_lora::Adapter::new("large", layers.map(delta).collect()).expect("an adapter")

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ruvllm_engine::{AdapterSet, Engine, FactorFormat, KvPolicy, LoadOptions, LogitRows, Segment};
 use ruvllm_lora::merge::Merged;
-use ruvllm_lora::{Adapter, Delta, LoraErrorKind, RowOrder, Values};
+use ruvllm_lora::{Adapter, Delta, FactorPair, LoraErrorKind, RowOrder, Values};
 use ruvllm_testkit::{Golden, max_abs_diff, real_model};
 
 fn testdata(name: &str) -> PathBuf {
@@ -76,7 +76,7 @@ fn noise(engine: &Engine) -> Adapter {
         let (n_in, n_out) = (target.n_in, target.rows.len());
         let a = Values::from_f32(4, n_in, &noise(4 * n_in, i as f32));
         let b = Values::from_f32(n_out, 4, &noise(n_out * 4, 0.5 * i as f32));
-        Delta::new(&target.tensor, 2.0, (a, b), None, RowOrder::Same).expect("a pair")
+        Delta::new(&target.tensor, 2.0, FactorPair { a, b }, None, RowOrder::Same).expect("a pair")
     };
     let attention = layers.into_iter().filter(|target| target.tensor.contains(".attn_"));
     Adapter::new("noise", attention.enumerate().map(delta).collect()).expect("an adapter")

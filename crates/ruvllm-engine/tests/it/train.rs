@@ -3,7 +3,7 @@
 use ruvllm_engine::{
     AdapterSet, Engine, ErrorKind, FactorFormat, KvPolicy, LoadOptions, LogitRows, Segment, TextEncoder,
 };
-use ruvllm_lora::train::{Encoder, Example, Sequence, TrainOptions, Trainer};
+use ruvllm_lora::train::{Encoder, Example, ScoredSequence, TrainOptions, Trainer};
 use ruvllm_testkit::{Golden, GoldenKind, max_abs_diff};
 use serde_json::json;
 
@@ -62,7 +62,7 @@ fn what_was_trained_is_what_is_applied() {
         let model = engine.train_model(options.scale(), &mut |_| {}).expect("a dense model");
         let example = |tokens: &[u32]| {
             let is_scored = (0..tokens.len()).map(|i| i > 0).collect();
-            Example { sequences: vec![Sequence { tokens: tokens.to_vec(), is_scored }], scores: Vec::new() }
+            Example { sequences: vec![ScoredSequence { tokens: tokens.to_vec(), is_scored }], scores: Vec::new() }
         };
         let tokens = &golden.tokens[..golden.tokens.len().min(24)];
         let all = vec![example(tokens), example(&tokens[3..9]), example(&tokens[8..])];

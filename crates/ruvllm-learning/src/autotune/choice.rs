@@ -4,7 +4,7 @@ use ruvllm_engine::tuner::Choice;
 use ruvllm_sona::policy::bandit::Why;
 
 /// The reasons of a bandit, by their numbers.
-const WHYS: [Why; 4] = [Why::Default, Why::Trying, Why::Learned, Why::Beside];
+const WHYS: [Why; 4] = [Why::Default, Why::Trying, Why::Learned, Why::Recheck];
 /// The numbers of other reasons.
 const OPERATOR: u16 = 0x100;
 const BOUND: u16 = 0x101;

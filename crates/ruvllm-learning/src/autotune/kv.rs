@@ -18,7 +18,7 @@ const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long pr
 /// Steps of a window: about a request.
 const WINDOW: usize = 80;
 /// Fewer bits are less to read and more to compute: at worst so much slower (docs/lab/autotuning.md has nothing that is).
-const DEAR_MAX: f64 = 0.2;
+const EXTRA_COST_MAX: f64 = 0.2;
 /// The most time that trying may lose, by the first window of a document that is tried: it lasts for a few more.
 const LOSS_MAX: f64 = 0.005;
 /// Windows of what was found better before the default is measured beside it: some documents with their questions, since one
@@ -47,10 +47,10 @@ impl KvChooser {
         // A request is as many steps as it is, so trying cannot end early: fewer windows decide.
         let options = BanditOptions {
             loss_max: LOSS_MAX,
-            dear_max: DEAR_MAX,
+            extra_cost_max: EXTRA_COST_MAX,
             n_window: WINDOW,
             n_pairs_min: 3,
-            sure: 2.0,
+            z_score: 2.0,
             n_chosen: N_CHOSEN,
             ..BanditOptions::default()
         };
@@ -119,7 +119,7 @@ impl KvChooser {
                 (format!("learned: prompts that come again stay cached, which saves {share} % of the time"), None)
             }
         };
-        let because = because(&who, (why, &self.reasons[place]), &self.contexts[place]);
+        let because = because(&who, why, &self.reasons[place], &self.contexts[place]);
         format!("keys and values {policy} ({because})")
     }
 }
@@ -140,7 +140,7 @@ mod tests {
         kv.choose(place, &prompt, &[0, 0])
     }
 
-    /// Plays documents: a prompt in pieces, an answer of copied passages, and one that is written token by token. Returns what
+    /// Plays documents: a prompt in pieces, an answer of copied spans, and one that is written token by token. Returns what
     /// is kept how in the end.
     fn play(n_documents: usize, share: f64) -> (KvPolicy, Vec<f64>) {
         let mut kv = KvChooser::new("m", &[KvPolicy::F16, KvPolicy::TIERED]);

@@ -43,7 +43,7 @@ use ruvllm_engine::tuner::{Choice, Rows, Situation, StepCost, Tuner};
 use ruvllm_engine::{CacheSalt, GenerateRequest, ModelRunner, SchedulerOptions};
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_sona::now_ms;
-use ruvllm_sona::policy::bandit::{Change, Measured, Why};
+use ruvllm_sona::policy::bandit::{ArmChange, Measured, Why};
 use ruvllm_sona::policy::{BanditOptions, NewPolicy, PolicyKind, PolicyStore, SafeBandit, Source, Wanted};
 use serde::{Deserialize, Serialize};
 
@@ -98,8 +98,8 @@ pub struct Batch {
     pub prefill_tokens: NonZeroUsize,
 }
 
-/// Is told what is learned, on the thread that steps: it must not block.
-pub type Learned = Box<dyn FnMut(NewPolicy) + Send>;
+/// Sink of learned policies, on the thread that steps: it must not block.
+pub type PolicySink = Box<dyn FnMut(NewPolicy) + Send>;
 
 /// Chooses how steps are filled. See the [module](self).
 pub struct Autotuner {
@@ -109,7 +109,7 @@ pub struct Autotuner {
     contexts: Vec<String>,
     /// What an operator says of them.
     said: Vec<Option<DraftLimits>>,
-    learned: Learned,
+    learned: PolicySink,
     /// What steps take by the default.
     baseline: Baseline,
     hit: Option<f32>,
@@ -126,7 +126,7 @@ pub struct Autotuner {
 
 impl Autotuner {
     /// An autotuner that has measured nothing. `model` names what it measures, the default is `fixed`.
-    pub fn new(model: &str, fixed: &SchedulerOptions, learned: Learned) -> Autotuner {
+    pub fn new(model: &str, fixed: &SchedulerOptions, learned: PolicySink) -> Autotuner {
         let mut contexts = Vec::new();
         for (_, company) in COMPANY {
             for length in ["short", "long"] {
@@ -231,8 +231,8 @@ impl Autotuner {
     }
 
     /// Says what was learned.
-    fn tell(&mut self, change: Change) {
-        let Change { context, arm, measured } = change;
+    fn report(&mut self, change: ArmChange) {
+        let ArmChange { context, arm, measured } = change;
         let Some(place) = self.contexts.iter().position(|name| *name == context) else { return };
         let guesses = match arm {
             0 => DraftLimits { draft_rows: self.fixed.draft_rows, draft_tokens_max: self.fixed.draft_tokens_max },
@@ -297,7 +297,7 @@ impl Tuner for Autotuner {
                 let context = &self.contexts[usize::from(choice.context)];
                 self.bandit.learn(context, usize::from(choice.arm), seconds, baseline);
             }
-            self.bandit.take_changes().into_iter().for_each(|change| self.tell(change));
+            self.bandit.take_changes().into_iter().for_each(|change| self.report(change));
         }
     }
 
@@ -322,7 +322,7 @@ impl Tuner for Autotuner {
     fn learn_kv(&mut self, choice: Choice, seconds: f64, rows: Rows) {
         let Some(kv) = &mut self.kv else { return };
         kv.learn(choice.into(), seconds, rows);
-        for Change { context, arm, measured } in kv.bandit.take_changes() {
+        for ArmChange { context, arm, measured } in kv.bandit.take_changes() {
             let reason = reason_of(arm, &measured);
             if let Some(place) = kv.contexts.iter().position(|name| *name == context) {
                 kv.reasons[place].clone_from(&reason);
@@ -359,7 +359,7 @@ impl Tuner for Autotuner {
             let what =
                 if arm == 0 && why.is_some() { format!("guesses up to {}", self.fixed.draft_tokens_max) } else { what };
             let who = why.map_or("operator", Why::as_str);
-            let because = because(who, (why, &self.reasons[place]), &self.contexts[place]);
+            let because = because(who, why, &self.reasons[place], &self.contexts[place]);
             format!("{what} ({because}) in {n} steps")
         };
         let of_kv = self.kv.as_ref().zip(kv).map(|(chooser, choice)| chooser.describe(choice.into()));
@@ -378,7 +378,7 @@ impl std::fmt::Debug for Autotuner {
 }
 
 /// Returns in words who chose and for which workload; what was learned of it, if that is why.
-fn because(who: &str, (why, reason): (Option<Why>, &str), context: &str) -> String {
+fn because(who: &str, why: Option<Why>, reason: &str, context: &str) -> String {
     let workload = context.rsplit(": ").next().unwrap_or_default();
     match why {
         Some(Why::Learned) if !reason.is_empty() => format!("{who}: {reason}; {workload}"),

@@ -122,7 +122,7 @@ impl VectorIndex for NearestIndex {
 
     fn search(&self, query: &[f32], k: usize) -> Result<Vec<Hit>, RouterError> {
         let hits = self.0.search(query, k, None).map_err(of_sona)?;
-        Ok(hits.into_iter().map(|index::Hit { id, similarity }| Hit { id, similarity }).collect())
+        Ok(hits.into_iter().map(|index::VectorHit { id, similarity }| Hit { id, similarity }).collect())
     }
 
     fn vector(&self, id: u64) -> Option<&[f32]> {

@@ -7,7 +7,7 @@ use ruvllm_engine::{
     Engine, GenerateRequest, LoadOptions, LogitRows, LogitsProcessor, SamplingParams, SchedulerOptions, Segment,
     Speculation,
 };
-use ruvllm_learning::{Item, Learning, LearningOptions, Task, Tenant, Verdict, tell};
+use ruvllm_learning::{Correctness, Item, Learning, LearningOptions, Question, Task, Tenant, add_correction};
 use ruvllm_testkit::real_model;
 
 const TEXT: &str = "Bread is made of flour, water, salt and yeast. The dough is kneaded until it is smooth, and then it rests. \
@@ -116,7 +116,14 @@ fn what_is_learned_by_rough_logits_is_the_same_with_guesses_and_in_company_and_c
         let (_, first) = hear(&mut engine, tenant, "1", speculation);
         let known = tenant.digest();
         // From here on the first row of an answer has to be exact: something may have been told of what is asked.
-        tell(&mut engine, tenant, (&prompt, "Where is Ulm?"), &answer, Verdict::Right).expect("it is taken in");
+        add_correction(
+            &mut engine,
+            tenant,
+            Question { prompt: &prompt, text: Some("Where is Ulm?") },
+            &answer,
+            Correctness::Right,
+        )
+        .expect("it is taken in");
         let (item, second) = hear(&mut engine, tenant, "2", speculation);
         ((first, second), (known, tenant.digest()), item)
     };
@@ -124,7 +131,7 @@ fn what_is_learned_by_rough_logits_is_the_same_with_guesses_and_in_company_and_c
     let with_guesses = teach(&guessing, Speculation::Ngram);
     assert_eq!((said, (known, last)), (with_guesses.0, with_guesses.1));
     let log = alone.log(10).expect("a store");
-    let is_approx = |item: &Item| matches!(item, Item::Read { passage, .. } if passage.is_approx);
+    let is_approx = |item: &Item| matches!(item, Item::Read { span, .. } if span.is_approx);
     assert!(log.items.iter().any(|(.., item)| is_approx(item)), "nothing was learned by rough logits");
     // In passes of more rows than are screened.
     engine.clear_cache();

@@ -8,8 +8,8 @@ use ruvllm_engine::{
     LogitsProcessor, SamplingParams, SchedulerOptions, Segment, Speculation, Timings,
 };
 use ruvllm_learning::{
-    Course, CourseOptions, Item, LearnOptions, Learned, Learning, LearningOptions, Task, Tenant, Verdict,
-    WindowOptions, read_text, tell,
+    Correctness, EvaluationStream, EvaluationStreamOptions, Item, LearnOptions, Learned, Learning, LearningOptions,
+    Question, Task, Tenant, WindowOptions, add_correction, read_text,
 };
 use ruvllm_sona::bank::{Pattern, Select, Verdict as Ended};
 use ruvllm_testkit::Golden;
@@ -48,9 +48,9 @@ fn text(seed: u32, n: u32) -> Vec<u32> {
 }
 
 /// Reads a text a few times. What was learned of it takes the place of what the tenant knew.
-fn study(engine: &mut Engine, learning: &Learning, tenant: &Tenant, text: &[u32]) -> (f32, f32) {
-    let options = CourseOptions { n_request: 64, ..CourseOptions::default() };
-    let mut course = Course::new((*tenant.learned()).clone(), options);
+fn learn_document(engine: &mut Engine, learning: &Learning, tenant: &Tenant, text: &[u32]) -> (f32, f32) {
+    let options = EvaluationStreamOptions { n_request: 64, ..EvaluationStreamOptions::default() };
+    let mut course = EvaluationStream::new((*tenant.learned()).clone(), options);
     let mut means = Vec::new();
     for _ in 0..4 {
         let read = read_text(engine, text, &WindowOptions::default(), &mut |engine, shown| {
@@ -73,18 +73,18 @@ fn a_text_is_predicted_by_what_was_known_before_it_or_as_it_is_learned() {
     let empty = (*learning.transient().expect("a tenant").learned()).clone();
     let isa = engine.compute().isa;
     let mut courses = [false, true].map(|is_by_text| {
-        let options = CourseOptions { n_request: 64, is_by_text, ..CourseOptions::default() };
-        Course::new(empty.clone(), options)
+        let options = EvaluationStreamOptions { n_request: 64, is_by_text, ..EvaluationStreamOptions::default() };
+        EvaluationStream::new(empty.clone(), options)
     });
-    let mut mean = |courses: &mut [Course]| {
+    let mut mean = |courses: &mut [EvaluationStream]| {
         let mut base = Vec::new();
         let read = read_text(&mut engine, &text(3, 400), &WindowOptions::default(), &mut |engine, shown| {
             base.extend(shown.rows.nll(isa));
             courses.iter_mut().try_for_each(|course| course.read(engine, shown.rows, None, learning.head()))
         });
         read.expect("it reads");
-        courses.iter_mut().for_each(Course::end_text);
-        let nll: Vec<Vec<f32>> = courses.iter_mut().map(Course::take_nll).collect();
+        courses.iter_mut().for_each(EvaluationStream::end_text);
+        let nll: Vec<Vec<f32>> = courses.iter_mut().map(EvaluationStream::take_nll).collect();
         let mean = |nll: &[f32]| nll.iter().sum::<f32>() / nll.len() as f32;
         (base == nll[1], mean(&base), mean(&nll[0]), mean(&nll[1]))
     };
@@ -125,7 +125,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
         assert_eq!(&answer(&mut engine, &request(i, Some(tenant.logits_processor(Task::of("What?"), None)))), base);
     }
     set(&tenant, &empty);
-    let (first, last) = study(&mut engine, &learning, &tenant, &text(3, 400));
+    let (first, last) = learn_document(&mut engine, &learning, &tenant, &text(3, 400));
     assert!(last < 0.5 * first, "{last} nats after {first}");
     let known = (*tenant.learned()).clone();
     let other = learning.tenant(&mut engine, "b").expect("a tenant");
@@ -267,7 +267,7 @@ fn answers_are_learned_when_they_are_judged() {
     assert!(tenant.judge("answer-1", 0.8).is_err(), "once is enough");
     tenant.judge("answer-2", 0.0).expect("it waits");
     tenant.settle();
-    assert_eq!((tenant.stats().n_entries, tenant.stats().n_episodes), (24, 1));
+    assert_eq!((tenant.stats().n_entries, tenant.stats().n_corrections), (24, 1));
     let (prompt, task) = tenant.correct("answer-3").expect("it waits");
     assert_eq!((prompt, task, tenant.stats().n_waiting), (request(0, None).prompt, Task::of("Who is Ann?"), 0));
 }
@@ -296,8 +296,15 @@ fn patterns_are_found_by_what_the_model_makes_of_their_words() {
     assert_eq!(Tenant::task_readout(text(3, 400)).0, text(3, 256));
     // What came from an item that is not there, or not any more, is not kept.
     let (prompt, told) = (text(1, 40), text(9, 12));
-    let item =
-        tell(&mut engine, &tenant, (&prompt, "Who?"), &told, Verdict::Right).expect("it is taken in").expect("an item");
+    let item = add_correction(
+        &mut engine,
+        &tenant,
+        Question { prompt: &prompt, text: Some("Who?") },
+        &told,
+        Correctness::Right,
+    )
+    .expect("it is taken in")
+    .expect("an item");
     let made = || Pattern::new("a task", query.clone(), vec![], Ended::Success, 0.5);
     assert_eq!(tenant.keep_pattern(item + 1, made()).expect("readable"), None);
     let kept = tenant.keep_pattern(item, made()).expect("room").expect("it is kept");
@@ -311,13 +318,20 @@ fn patterns_are_found_by_what_the_model_makes_of_their_words() {
 }
 
 #[test]
-fn a_told_answer_is_said_and_a_wrong_one_is_not() {
+fn corrections_are_given_and_wrong_answers_are_not() {
     let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
     let learn = LearnOptions { micro: None, ..LearnOptions::default() };
     let learning = learning(&mut engine, &folder, LearningOptions { learn, prompts: false, ..Default::default() });
     let tenant = learning.tenant(&mut engine, "a").expect("a tenant");
     let (prompt, told) = (text(1, 40), text(9, 12));
-    tell(&mut engine, &tenant, (&prompt, "Where is Ulm?"), &told, Verdict::Right).expect("it is taken in");
+    add_correction(
+        &mut engine,
+        &tenant,
+        Question { prompt: &prompt, text: Some("Where is Ulm?") },
+        &told,
+        Correctness::Right,
+    )
+    .expect("it is taken in");
     let mut ask = |question: Option<&str>| {
         let logits_processor = Some(tenant.logits_processor(question.map(Task::of).unwrap_or_default(), None));
         let sampling = SamplingParams::greedy();
@@ -327,7 +341,14 @@ fn a_told_answer_is_said_and_a_wrong_one_is_not() {
     assert_eq!(ask(Some("Where is Ulm?")), told);
     let base = ask(None);
     assert!(base != told && ask(Some("Where is Bonn?")) == base);
-    tell(&mut engine, &tenant, (&prompt, "Where is Bonn?"), &base, Verdict::Wrong).expect("it is taken in");
+    add_correction(
+        &mut engine,
+        &tenant,
+        Question { prompt: &prompt, text: Some("Where is Bonn?") },
+        &base,
+        Correctness::Wrong,
+    )
+    .expect("it is taken in");
     let mut ask = |question: &str| {
         let logits_processor = Some(tenant.logits_processor(Task::of(question), None));
         let sampling = SamplingParams::greedy();
@@ -336,8 +357,14 @@ fn a_told_answer_is_said_and_a_wrong_one_is_not() {
     };
     assert_ne!(ask("Where is Bonn?")[0], base[0]);
     assert_eq!(ask("Where is Ulm?"), told);
-    assert!(tell(&mut engine, &tenant, (&prompt, "?"), &[], Verdict::Right).is_err());
-    assert!(tell(&mut engine, &tenant, (&[], "?"), &told, Verdict::Right).is_err());
+    assert!(
+        add_correction(&mut engine, &tenant, Question { prompt: &prompt, text: Some("?") }, &[], Correctness::Right)
+            .is_err()
+    );
+    assert!(
+        add_correction(&mut engine, &tenant, Question { prompt: &[], text: Some("?") }, &told, Correctness::Right)
+            .is_err()
+    );
 }
 
 #[test]
@@ -345,7 +372,7 @@ fn what_is_kept_is_there_again_for_one_process_at_a_time() {
     let (mut engine, folder) = (open(1), tempfile::tempdir().expect("a folder"));
     let first = learning(&mut engine, &folder, LearningOptions::default());
     let tenant = first.tenant(&mut engine, "a").expect("a tenant");
-    study(&mut engine, &first, &tenant, &text(2, 200));
+    learn_document(&mut engine, &first, &tenant, &text(2, 200));
     first.save().expect("it is written");
     let bytes = tenant.learned().snapshot();
     let options = LearningOptions { process: "a test".to_owned(), ..LearningOptions::default() };
@@ -391,8 +418,16 @@ fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, judged: bool) -> Option<u64> 
     ask(engine, 1, Some(compiled.expect("a grammar")));
     let item = judged.then(|| tenant.judge("answer-0", 0.8).expect("it waits").item.expect("it is learned"));
     tenant.judge("answer-1", 1.0).expect("it waits").item.expect("it is learned");
-    ruvllm_learning::study(engine, tenant, &text(3, 300), &mut |_| ControlFlow::Continue(())).expect("it reads");
-    tell(engine, tenant, (&text(1, 40), "Where is Ulm?"), &text(9, 12), Verdict::Right).expect("it is taken in");
+    ruvllm_learning::learn_document(engine, tenant, &text(3, 300), &mut |_| ControlFlow::Continue(()))
+        .expect("it reads");
+    add_correction(
+        engine,
+        tenant,
+        Question { prompt: &text(1, 40), text: Some("Where is Ulm?") },
+        &text(9, 12),
+        Correctness::Right,
+    )
+    .expect("it is taken in");
     ask(engine, 2, None);
     tenant.judge("answer-2", 0.0).expect("it waits").item.expect("it is remembered");
     item
@@ -411,7 +446,8 @@ fn what_is_undone_was_never_learned() {
     // The answer that was called wrong was another one, since what was known was another: both are taken back.
     for tenant in [&one, &two] {
         let log = tenant.log(100).expect("a store");
-        let rejected = log.items.iter().find(|(.., item)| matches!(item, Item::Told { verdict: Verdict::Wrong, .. }));
+        let rejected =
+            log.items.iter().find(|(.., item)| matches!(item, Item::Corrected { verdict: Correctness::Wrong, .. }));
         tenant.undo(&mut engine, &[rejected.expect("an item").0], watch).expect("an item");
     }
     assert_eq!(one.digest(), two.digest());
@@ -431,7 +467,7 @@ fn what_is_undone_was_never_learned() {
     assert_eq!(one.digest(), known);
     // A document that is not read to its end leaves nothing.
     let mut n_left = 2;
-    let stopped = ruvllm_learning::study(&mut engine, &one, &text(5, 1500), &mut |_| {
+    let stopped = ruvllm_learning::learn_document(&mut engine, &one, &text(5, 1500), &mut |_| {
         n_left -= 1;
         if n_left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
@@ -456,11 +492,11 @@ fn a_generation_says_what_it_said() {
     };
     let nothing = say(&tenant);
     let mut engine = open(2);
-    ruvllm_learning::study(&mut engine, &tenant, &text(3, 400), watch).expect("it reads");
+    ruvllm_learning::learn_document(&mut engine, &tenant, &text(3, 400), watch).expect("it reads");
     let (known, said) = (tenant.digest(), say(&tenant));
     assert_ne!(said, nothing, "it learned nothing");
     assert_eq!(tenant.publish("read a text", &[("nats".to_owned(), 1.5)]).expect("a store"), 1);
-    ruvllm_learning::study(&mut engine, &tenant, &text(7, 600), watch).expect("it reads");
+    ruvllm_learning::learn_document(&mut engine, &tenant, &text(7, 600), watch).expect("it reads");
     let (later, said_later) = (tenant.digest(), say(&tenant));
     tenant.rollback(&mut engine, 1, watch).expect("a generation");
     assert_eq!((tenant.digest(), say(&tenant), tenant.stats().generation), (known, said, 1));

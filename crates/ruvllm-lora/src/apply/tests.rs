@@ -1,7 +1,7 @@
 //! Application against plain loops in f64, and rows that do not know of each other.
 
 use super::*;
-use crate::adapter::{Adapter, Delta, RowOrder, Values};
+use crate::adapter::{Adapter, Delta, FactorPair, RowOrder, Values};
 use ruvllm_model::TensorRows;
 
 use crate::bound::{BaseWeights, FactorFormat, Target};
@@ -51,7 +51,7 @@ fn adapter(seed: usize, rank: usize, layers: &[usize], is_dora: bool) -> Adapter
         let b = Values::from_f32(n_out, rank, &noise(n_out * rank, 7 * seed + layer));
         let m: Vec<f32> = (0..n_out).map(|j| 1.0 + (j % 3) as f32).collect();
         let magnitude = is_dora.then(|| Values::from_f32(n_out, 1, &m));
-        Delta::new(format!("blk.0.l{layer}"), 0.75, (a, b), magnitude, RowOrder::Same).expect("a pair")
+        Delta::new(format!("blk.0.l{layer}"), 0.75, FactorPair { a, b }, magnitude, RowOrder::Same).expect("a pair")
     };
     Adapter::new(format!("a{seed}"), layers.iter().map(delta).collect()).expect("an adapter")
 }
@@ -85,8 +85,13 @@ fn run(isa: Isa, n_threads: usize, sets: &[AdapterSet], x: &[f32]) -> [Vec<f32>;
     let mut rows = AdaptedRows::new(n, n);
     sets.iter().for_each(|set| rows.push(1, set));
     let [q, k, v] = &mut outs;
-    let how = (lowrank::pick(isa), &ThreadPool::new(n_threads));
-    rows.apply(how, (x, n), None, [(0, &mut q[..]), (1, &mut k[..]), (2, &mut v[..])]);
+    let team = ThreadPool::new(n_threads);
+    rows.apply(
+        LowRank { table: lowrank::pick(isa), team: &team },
+        InputRows { x, n },
+        None,
+        [(0, &mut q[..]), (1, &mut k[..]), (2, &mut v[..])],
+    );
     outs
 }
 
@@ -155,7 +160,9 @@ fn a_row_has_the_same_bits_in_any_company() {
         let px: Vec<f32> = picked.iter().flat_map(|&r| x[r as usize * K..][..K].to_vec()).collect();
         let none = vec![AdapterSet::default(); 3];
         let [_, mut y, _] = run(isa, 1, &none, &px);
-        rows.apply((lowrank::pick(isa), &ThreadPool::new(2)), (&px, 3), Some(&picked), [(1, &mut y[..])]);
+        let team = ThreadPool::new(2);
+        let how = LowRank { table: lowrank::pick(isa), team: &team };
+        rows.apply(how, InputRows { x: &px, n: 3 }, Some(&picked), [(1, &mut y[..])]);
         for (i, &row) in picked.iter().enumerate() {
             assert_eq!(y[i * 8..(i + 1) * 8], together[1][row as usize * 8..(row as usize + 1) * 8]);
         }
@@ -221,13 +228,14 @@ fn a_gated_row_is_one_whose_scales_are_what_its_gate_says() {
         let mut outs = run(isa, 2, &vec![AdapterSet::default(); 30], &x);
         let base = outs.clone();
         let [q, k, v] = &mut outs;
-        let how = (lowrank::pick(isa), &ThreadPool::new(2));
-        rows.apply(how, (&x, 30), None, [(0, &mut q[..]), (1, &mut k[..]), (2, &mut v[..])]);
+        let team = ThreadPool::new(2);
+        let how = LowRank { table: lowrank::pick(isa), team: &team };
+        rows.apply(how, InputRows { x: &x, n: 30 }, None, [(0, &mut q[..]), (1, &mut k[..]), (2, &mut v[..])]);
         assert_eq!(outs, run(isa, 1, &alone, &x), "{isa}");
         let picked = [25u32, 1, 3, 19];
         let px: Vec<f32> = picked.iter().flat_map(|&r| x[r as usize * K..][..K].to_vec()).collect();
         let mut y: Vec<f32> = picked.iter().flat_map(|&r| base[1][r as usize * 8..][..8].to_vec()).collect();
-        rows.apply(how, (&px, 4), Some(&picked), [(1, &mut y[..])]);
+        rows.apply(how, InputRows { x: &px, n: 4 }, Some(&picked), [(1, &mut y[..])]);
         for (i, &row) in picked.iter().enumerate() {
             assert_eq!(y[i * 8..(i + 1) * 8], outs[1][row as usize * 8..(row as usize + 1) * 8], "{isa} row {row}");
         }

@@ -12,7 +12,7 @@ use ruvllm_gguf::{GgufFile, GgufWriter, TensorInfo};
 use ruvllm_kernels::GgmlType;
 
 use super::{ModelFacts, name_of};
-use crate::adapter::{Adapter, Delta, RowOrder, Values};
+use crate::adapter::{Adapter, Delta, FactorPair, RowOrder, Values};
 use crate::error::{LoraError, invalid, shape, shown, unsupported};
 
 /// The parts of one tensor's change, as they are found.
@@ -73,10 +73,17 @@ fn read_file(file: &GgufFile, name: &str, model: &ModelFacts) -> Result<Adapter,
         if base == "token_embd" {
             return Err(unsupported("the adapter changes the token embeddings, which is not supported"));
         }
-        take(file, base, alpha, (a, b), part.magnitude, &mut deltas)
+        take(file, base, alpha, PairTensors { a, b, magnitude: part.magnitude }, &mut deltas)
             .map_err(|error| error.within(format_args!("'{}'", shown(base))))?;
     }
     Ok(Adapter::new(name, deltas)?.for_arch(Some(&arch)))
+}
+
+/// Tensors of a pair of factors.
+struct PairTensors<'a> {
+    a: &'a TensorInfo,
+    b: &'a TensorInfo,
+    magnitude: Option<&'a TensorInfo>,
 }
 
 /// Takes one pair, or one for each expert.
@@ -84,8 +91,7 @@ fn take(
     file: &GgufFile,
     base: &str,
     alpha: f32,
-    (a, b): (&TensorInfo, &TensorInfo),
-    magnitude: Option<&TensorInfo>,
+    PairTensors { a, b, magnitude }: PairTensors<'_>,
     deltas: &mut Vec<Delta>,
 ) -> Result<(), LoraError> {
     let dim = |tensor: &TensorInfo, i: usize| tensor.shape.get(i).copied().unwrap_or(1);
@@ -107,7 +113,7 @@ fn take(
     for expert in 0..n_experts {
         let target = if is_expert { format!("{base}.{expert}") } else { base.to_owned() };
         let magnitude = magnitude.map(|m| Values::new(m.ty, m.n_elements(), 1, file.data(m))).transpose()?;
-        let pair = (values(a, expert)?, values(b, expert)?);
+        let pair = FactorPair { a: values(a, expert)?, b: values(b, expert)? };
         deltas.push(Delta::new(target, scale, pair, magnitude, RowOrder::Same)?);
     }
     Ok(())

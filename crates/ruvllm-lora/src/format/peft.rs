@@ -19,7 +19,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
 
 use super::{ModelFacts, name_of, names};
-use crate::adapter::{Adapter, Delta, RowOrder, Values, cut};
+use crate::adapter::{Adapter, Delta, FactorPair, RowOrder, Values, cut};
 use crate::error::{LoraError, LoraErrorKind, invalid, shape, shown, unsupported};
 
 /// The file of settings.
@@ -280,7 +280,7 @@ fn take(bytes: &Bytes, module: &str, part: Parts<'_>, config: &Config, model: &M
         return Err(invalid(format!("the settings say rank {rank}, the tensor has {}", a.n_rows())));
     }
     let magnitude = part.magnitude.map(|view| values(bytes, &view)).transpose()?;
-    Delta::new(target, scale, (a, b), magnitude, order)
+    Delta::new(target, scale, FactorPair { a, b }, magnitude, order)
 }
 
 /// Returns a tensor's values, in the file's mapping.

@@ -8,7 +8,7 @@ use ruvllm_kernels::GgmlType;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::adapter::{Delta, RowOrder, Values};
+use crate::adapter::{Delta, FactorPair, RowOrder, Values};
 
 fn facts() -> ModelFacts {
     ModelFacts { arch: "llama".into(), n_heads: vec![2; 2], n_kv_heads: vec![1; 2], n_experts: 4 }
@@ -20,7 +20,8 @@ fn adapter() -> Adapter {
             let noise: Vec<f32> = (0..rows * cols).map(|i| ((i * 7 + rank) as f32).sin()).collect();
             Values::from_f32(rows, cols, &noise)
         };
-        Delta::new(target, scale, (values(rank, 8), values(16, rank)), None, RowOrder::Same).expect("a pair")
+        Delta::new(target, scale, FactorPair { a: values(rank, 8), b: values(16, rank) }, None, RowOrder::Same)
+            .expect("a pair")
     };
     let mut deltas = vec![delta("blk.0.attn_q", 2, 4.0), delta("blk.1.ffn_up", 3, 0.5), delta("output", 2, 4.0)];
     deltas.extend((0..4).map(|e| delta(&format!("blk.0.ffn_up_exps.{e}"), 2, 4.0)));

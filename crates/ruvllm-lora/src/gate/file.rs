@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
-use super::{Gate, GateShape};
+use super::{Gate, GateLayer, GateShape};
 use crate::error::{LoraError, LoraErrorKind, invalid, shape};
 
 /// The largest file that is read, in bytes.
@@ -81,7 +81,9 @@ impl Gate {
             window: if window.fract() == 0.0 { window as usize } else { 0 },
             temperature,
         };
-        Gate::new(sizes, (w1, part("b1")?.1), (w2, part("b2")?.1))
+        let first = GateLayer { weights: w1, bias: part("b1")?.1 };
+        let second = GateLayer { weights: w2, bias: part("b2")?.1 };
+        Gate::new(sizes, first, second)
     }
 }
 

@@ -77,6 +77,15 @@ impl GateShape {
     }
 }
 
+/// A layer of a gate.
+#[derive(Clone, Debug)]
+pub struct GateLayer {
+    /// Weights, row-major.
+    pub weights: Vec<f32>,
+    /// Bias, one a row.
+    pub bias: Vec<f32>,
+}
+
 /// Memory of a gate's work, kept between calls.
 #[derive(Debug, Default)]
 pub struct GateScratch {
@@ -98,17 +107,19 @@ impl Gate {
         let mut draw = || ((f64::from(rng.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0) * bound) as f32;
         let w1 = (0..shape.n_hidden * shape.n_embd).map(|_| draw()).collect();
         let w2 = vec![0.0; shape.n_adapters * shape.n_hidden];
-        Gate::new(shape, (w1, vec![0.0; shape.n_hidden]), (w2, vec![0.0; shape.n_adapters]))
+        let first = GateLayer { weights: w1, bias: vec![0.0; shape.n_hidden] };
+        let second = GateLayer { weights: w2, bias: vec![0.0; shape.n_adapters] };
+        Gate::new(shape, first, second)
     }
 
-    /// Makes a gate of weights `[n_hidden, n_embd]` and `[n_adapters, n_hidden]`, each with its bias.
+    /// Makes a gate of two layers with weights `[n_hidden, n_embd]` and `[n_adapters, n_hidden]`.
     ///
     /// # Errors
     /// The shape is out of bounds, the weights are not as many, or one is no finite number.
     pub fn new(
         shape: GateShape,
-        (w1, b1): (Vec<f32>, Vec<f32>),
-        (w2, b2): (Vec<f32>, Vec<f32>),
+        GateLayer { weights: w1, bias: b1 }: GateLayer,
+        GateLayer { weights: w2, bias: b2 }: GateLayer,
     ) -> Result<Gate, LoraError> {
         shape.check()?;
         let GateShape { n_embd, n_hidden, n_adapters, window, temperature } = shape;
@@ -209,7 +220,9 @@ mod tests {
     fn gate(n_embd: usize) -> Gate {
         let sizes = GateShape { n_embd, n_hidden: 5, n_adapters: 3, window: 4, temperature: 0.5 };
         let noise = |n: usize, seed: f32| (0..n).map(|i| (i as f32 * 1.7 + seed).sin()).collect::<Vec<f32>>();
-        Gate::new(sizes, (noise(5 * n_embd, 0.1), noise(5, 0.2)), (noise(15, 0.3), noise(3, 0.4))).expect("a gate")
+        let first = GateLayer { weights: noise(5 * n_embd, 0.1), bias: noise(5, 0.2) };
+        let second = GateLayer { weights: noise(15, 0.3), bias: noise(3, 0.4) };
+        Gate::new(sizes, first, second).expect("a gate")
     }
 
     fn embed(token: u32, out: &mut [f32]) {

@@ -1,7 +1,7 @@
 //! Residency: the budget holds at all times, what is used stays, what is replaced harms nobody.
 
 use super::*;
-use crate::adapter::{Delta, RowOrder, Values};
+use crate::adapter::{Delta, FactorPair, RowOrder, Values};
 use crate::bound::{NoBase, Target};
 use crate::format::{ModelFacts, gguf};
 use rand_chacha::ChaCha8Rng;
@@ -16,7 +16,10 @@ fn facts() -> ModelFacts {
 
 /// An adapter of `rank`·16 KiB in 16 bits.
 fn adapter(rank: usize, value: f32) -> Adapter {
-    let pair = (Values::from_f32(rank, K, &vec![value; rank * K]), Values::from_f32(K, rank, &vec![0.5; rank * K]));
+    let pair = FactorPair {
+        a: Values::from_f32(rank, K, &vec![value; rank * K]),
+        b: Values::from_f32(K, rank, &vec![0.5; rank * K]),
+    };
     let delta = Delta::new("blk.0.attn_v", 1.0, pair, None, RowOrder::Same).expect("a pair");
     Adapter::new("a", vec![delta]).expect("an adapter")
 }

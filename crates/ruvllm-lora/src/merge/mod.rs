@@ -21,7 +21,7 @@ pub(crate) use svd::of_product;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use crate::adapter::{Adapter, Delta, RANK_MAX, RowOrder, Values};
+use crate::adapter::{Adapter, Delta, FactorPair, RANK_MAX, RowOrder, Values};
 use crate::error::{LoraError, LoraErrorKind, invalid, unsupported};
 
 /// Method of merging adapters.
@@ -188,7 +188,7 @@ pub fn merge(
             let line = format!("'{target}' would have rank {rank}, at most {RANK_MAX} can be; choose one");
             return Err(LoraError::new(LoraErrorKind::Limit, line));
         }
-        let pair = (Values::from_f32(rank, n_in, &a), Values::from_f32(b.len() / rank, rank, &b));
+        let pair = FactorPair { a: Values::from_f32(rank, n_in, &a), b: Values::from_f32(b.len() / rank, rank, &b) };
         deltas.push(Delta::new(target, 1.0, pair, None, RowOrder::Same)?);
     }
     let arch = adapters.iter().find_map(|(adapter, _)| adapter.arch());

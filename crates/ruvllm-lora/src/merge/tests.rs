@@ -13,7 +13,7 @@ fn adapter(seed: usize, rank: usize, scale: f32, targets: &[&str]) -> Adapter {
     let delta = |target: &&str| {
         let a = Values::from_f32(rank, N_IN, &noise(rank * N_IN, seed + target.len()));
         let b = Values::from_f32(N_OUT, rank, &noise(N_OUT * rank, 3 * seed + target.len()));
-        Delta::new(*target, scale, (a, b), None, RowOrder::Same).expect("a pair")
+        Delta::new(*target, scale, FactorPair { a, b }, None, RowOrder::Same).expect("a pair")
     };
     Adapter::new(format!("a{seed}"), targets.iter().map(delta).collect()).expect("an adapter")
 }
@@ -158,7 +158,7 @@ fn what_cannot_be_merged_says_so() {
     assert_eq!(line(&[(&x, 1.0), (&y, -1.0)], Method::Linear, None), "the weights of a linear merge sum to 0");
     assert_eq!(line(&[(&x, 1.0)], Method::Linear, Some(0)), "a rank of 0; choose 1 to 1024");
     assert_eq!(line(&[(&x, f64::NAN)], Method::Linear, None), "a weight of NaN");
-    let pair = (Values::from_f32(1, 4, &[1.0; 4]), Values::from_f32(2, 1, &[1.0; 2]));
+    let pair = FactorPair { a: Values::from_f32(1, 4, &[1.0; 4]), b: Values::from_f32(2, 1, &[1.0; 2]) };
     let small = Delta::new("blk.0.attn_q", 1.0, pair, None, RowOrder::Same).expect("a pair");
     let small = Adapter::new("small", vec![small]).expect("an adapter");
     assert!(line(&[(&x, 1.0), (&small, 1.0)], Method::Linear, None).contains("another shape in 'small'"));

@@ -101,7 +101,7 @@ impl Inner for () {
 pub type EachRow<'a> = dyn FnMut(usize, &[f32], &[f32]) + 'a;
 
 /// The last block of a model with the final norm behind it.
-pub trait Block: Send + Sync {
+pub trait FinalBlock: Send + Sync {
     /// Width of the stream and of final states.
     fn n_embd(&self) -> usize;
 
@@ -134,7 +134,7 @@ pub trait Block: Send + Sync {
 
 /// A model's last block, for what may sit inside it; `None` where nothing can.
 #[derive(Clone, Default)]
-pub struct Seat(pub Option<Arc<dyn Block>>);
+pub struct Seat(pub Option<Arc<dyn FinalBlock>>);
 
 impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

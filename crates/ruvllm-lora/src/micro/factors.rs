@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::gradient::Pair;
-use super::optimizer::Moments;
+use super::optimizer::{Moments, Update};
 use super::{ALL_RANK_MAX, Basis, UpdateOptions};
 use crate::dot::dot;
 
@@ -30,7 +30,7 @@ impl Factors {
     }
 
     /// Makes some with `A` uniform within ±`bound` and `B` of zeros, which change nothing.
-    pub(super) fn drawn(rank: usize, (n_in, n_out): (usize, usize), bound: f32, seed: u64) -> Factors {
+    pub(super) fn drawn(rank: usize, n_in: usize, n_out: usize, bound: f32, seed: u64) -> Factors {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut draw = || (rng.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0;
         let mut factors = Factors::zeros(rank, n_in, n_out);
@@ -58,7 +58,7 @@ impl Factors {
 
     /// Adds the gradient of a row to a sum: `x` is what `A` reads, less a centre where there is one, `t` is `A·x`, and `d` the gradient of what
     /// `factor·B·t` was added to.
-    pub(super) fn add_gradient(&self, (x, t): (&[f32], &Small), d: &[f32], factor: f32, sum: &mut Pair) {
+    pub(super) fn add_gradient(&self, x: &[f32], t: &Small, d: &[f32], factor: f32, sum: &mut Pair) {
         for (i, t) in t.iter().take(self.rank()).enumerate() {
             let (of_a, of_b) = (i * self.n_in..(i + 1) * self.n_in, i * self.n_out..(i + 1) * self.n_out);
             let (from_b, t) = (factor * dot(&self.b[of_b.clone()], d), factor * t);
@@ -83,7 +83,8 @@ impl Factors {
                 (steps, &gradient.turned)
             }
         };
-        self.moments.step(options, (&mut self.a, &gradient.a), (b, of_b));
+        let a = Update { values: &mut self.a, gradient: &gradient.a };
+        self.moments.step(options, a, Update { values: b, gradient: of_b });
     }
 
     /// Moves towards others of the same shape: `a += (a' - a)·share`, `b += (ratio·b' - b)·share`.

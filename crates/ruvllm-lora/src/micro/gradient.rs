@@ -1,7 +1,8 @@
 //! What tokens say of the factors.
 
+use super::HeadRows;
 use super::basis::Basis;
-use super::{HeadRows, ahead};
+use super::gain::ahead;
 use crate::dot::dot;
 
 /// Computes the gradient of `-log p[target]` for a final hidden state, `Wᵀ·(p - y)`: `[n_embd]`. `likeliest` are tokens with their

@@ -31,7 +31,7 @@ impl MicroLora {
     /// # Errors
     /// The rank is not 1 to [`BASE_RANK_MAX`].
     pub fn empty_base(&self, rank: usize) -> Result<MicroLora, LoraError> {
-        check(self.n_embd, (rank, BASE_RANK_MAX), self.scale)?;
+        check(self.n_embd, rank, BASE_RANK_MAX, self.scale)?;
         let zeros = |factors: &Factors| Factors::zeros(rank, factors.n_in, factors.n_out);
         Ok(self.of_factors(zeros(&self.state), self.inside.as_deref().map(zeros), 0))
     }
@@ -65,7 +65,7 @@ impl MicroLora {
     /// The other one is of another width or centre, or both have more than 12 ranks.
     pub fn beside(&self, other: &MicroLora) -> Result<MicroLora, LoraError> {
         self.check_beside(other)?;
-        check(self.n_embd, (self.rank() + other.rank(), ALL_RANK_MAX), self.scale)?;
+        check(self.n_embd, self.rank() + other.rank(), ALL_RANK_MAX, self.scale)?;
         let ratio = other.scale / self.scale;
         let inside = match (&self.inside, &other.inside) {
             (Some(own), Some(theirs)) => Some(own.beside(theirs, ratio)),

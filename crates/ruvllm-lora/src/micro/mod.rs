@@ -5,7 +5,7 @@
 //! gradient:   g = Wᵀ·(p - y)      of the loss -log p[target]; p the softmax of the logits, y the target's one-hot
 //!             ∂/∂B = s·g·(A·h)ᵀ   ∂/∂A = s·(Bᵀ·g)·hᵀ
 //! sparse:     g ≈ Σ over the likeliest tokens, some that stand for the others, and the target of (p - y)·W[token]
-//! inside:     h' = h + s·B·(A·h) + (what a second pair changes inside the last block, see Block)
+//! inside:     h' = h + s·B·(A·h) + (what a second pair changes inside the last block, see FinalBlock)
 //! ```
 //! Behind the model all it needs are quantities that decoding has anyway: the hidden state, the probabilities, and rows of the head.
 //! Inside the last block (docs/lab/microlora.md) it needs that block again, forwards and backwards, and reaches what nothing behind it does. The
@@ -15,6 +15,7 @@
 mod basis;
 mod block;
 mod factors;
+mod gain;
 mod gradient;
 mod logit_row;
 mod merge;
@@ -24,14 +25,15 @@ mod snapshot;
 pub mod toy;
 
 pub use basis::Basis;
-pub use block::{Block, EachRow, Inner, KeptRows, Seat, StateRows};
+pub use block::{EachRow, FinalBlock, Inner, KeptRows, Seat, StateRows};
+pub use gain::gain;
 pub use gradient::{Gradient, of_state};
 pub use logit_row::LogitRow;
 pub use optimizer::{Rule, UpdateOptions};
 
 use std::sync::Arc;
 
-use crate::adapter::{Adapter, Delta, RowOrder, Values};
+use crate::adapter::{Adapter, Delta, FactorPair, RowOrder, Values};
 use crate::dot::dot;
 use crate::error::{LoraError, invalid};
 use factors::{Factors, Small};
@@ -56,22 +58,6 @@ pub trait HeadRows: Sync {
     fn expect(&self, token: u32) {
         let _ = token;
     }
-}
-
-/// Rows that are on their way while one is read.
-const N_AHEAD: usize = 4;
-
-/// Iterates over tokens with their probabilities, and has the head bring near those that come next.
-fn ahead<'a>(tokens: &'a [(u32, f32)], head: &'a dyn HeadRows) -> impl Iterator<Item = &'a (u32, f32)> {
-    tokens
-        .iter()
-        .enumerate()
-        .inspect(move |(i, _)| {
-            if let Some(&(next, _)) = tokens.get(i + N_AHEAD) {
-                head.expect(next);
-            }
-        })
-        .map(|(_, token)| token)
 }
 
 /// A small adapter at the end of a model.
@@ -151,9 +137,9 @@ impl MicroLora {
     /// # Errors
     /// The rank is not 1 to [`MICRO_RANK_MAX`], the width is 0, or the scale is not a positive number.
     pub fn new(n_embd: usize, rank: usize, scale: f32, seed: u64) -> Result<MicroLora, LoraError> {
-        check(n_embd, (rank, MICRO_RANK_MAX), scale)?;
+        check(n_embd, rank, MICRO_RANK_MAX, scale)?;
         // A·h is about as long as a component of h.
-        let factors = Factors::drawn(rank, (n_embd, n_embd), (3.0 / n_embd as f32).sqrt(), seed);
+        let factors = Factors::drawn(rank, n_embd, n_embd, (3.0 / n_embd as f32).sqrt(), seed);
         Ok(MicroLora {
             n_embd,
             scale,
@@ -173,7 +159,7 @@ impl MicroLora {
     ///
     /// # Errors
     /// The block is of another width, or what it has learned is of another block.
-    pub fn inside(mut self, block: Arc<dyn Block>) -> Result<MicroLora, LoraError> {
+    pub fn inside(mut self, block: Arc<dyn FinalBlock>) -> Result<MicroLora, LoraError> {
         let (n_embd, n_inner) = (block.n_embd(), block.n_inner());
         let fits = |inside: &Arc<Factors>| (inside.n_in, inside.n_out) == (n_embd, n_inner);
         if n_embd != self.n_embd || n_inner == 0 || n_inner > N_INNER_MAX || !self.inside.as_ref().is_none_or(fits) {
@@ -183,7 +169,7 @@ impl MicroLora {
         if self.inside.is_none() {
             // A·x is about as large as 1.
             let bound = (3.0 / n_embd as f32).sqrt() / block.x_size().max(f32::MIN_POSITIVE);
-            self.inside = Some(Arc::new(Factors::drawn(self.rank(), (n_embd, n_inner), bound, 0)));
+            self.inside = Some(Arc::new(Factors::drawn(self.rank(), n_embd, n_inner, bound, 0)));
         }
         self.seat = Seat(Some(block));
         Ok(self)
@@ -379,7 +365,8 @@ impl MicroLora {
         served: &MicroLora,
         rows: StateRows<'_>,
         errors: &mut Errors<'_>,
-        (gradient, factor): (&mut Gradient, f32),
+        gradient: &mut Gradient,
+        factor: f32,
     ) {
         let (n_embd, scale) = (self.n_embd, self.scale * factor);
         let Gradient { state, inside, .. } = gradient;
@@ -393,14 +380,14 @@ impl MicroLora {
             errors(&changes, gradients);
             for (hidden, g) in rows.hidden.chunks_exact(n_embd).zip(gradients.chunks_exact(n_embd)) {
                 let (x, t) = self.shrink(hidden);
-                self.state.add_gradient((&x, &t), g, scale, state);
+                self.state.add_gradient(&x, &t, g, scale, state);
             }
         };
         match (&served.seat.0, &self.inside, inside) {
             (Some(block), Some(factors), Some(sum)) => {
                 let parts = [(served, rows.hidden.len() / n_embd)];
                 block.backward(rows.stream, &Parts(&parts), &mut behind, &mut |_, x, d| {
-                    factors.add_gradient((x, &factors.shrink(x)), d, scale, sum);
+                    factors.add_gradient(x, &factors.shrink(x), d, scale, sum);
                 });
             }
             _ => behind(&vec![0.0; rows.hidden.len()], &mut vec![0.0; rows.hidden.len()]),
@@ -425,7 +412,7 @@ impl MicroLora {
         gradient.clear();
         let mut row = vec![0.0; self.n_embd];
         let mut errors = |_: &[f32], g: &mut [f32]| of_state(likeliest, target, head, g, &mut row);
-        self.learn(self, state, &mut errors, (gradient, 1.0));
+        self.learn(self, state, &mut errors, gradient, 1.0);
     }
 
     /// Prepares a gradient for [`MicroLora::update`], which does it otherwise: a product with the basis, some tens of microseconds
@@ -480,42 +467,17 @@ impl MicroLora {
             head.row(token as u32, &mut row);
             b.extend(self.state.b.chunks_exact(self.n_embd).map(|b| dot(b, &row)));
         }
-        let pair = (Values::from_f32(rank, self.n_embd, &self.state.a), Values::from_f32(n_vocab, rank, &b));
+        let pair = FactorPair {
+            a: Values::from_f32(rank, self.n_embd, &self.state.a),
+            b: Values::from_f32(n_vocab, rank, &b),
+        };
         let adapter = Adapter::new(name, vec![Delta::new("output", self.scale, pair, None, RowOrder::Same)?])?;
         adapter.check_values()?;
         Ok(adapter)
     }
 }
 
-/// Returns what a change of a state gains for a token that came: `ln p₁[target] - ln p₀[target]` in nats, `p₁` with the change
-/// and `p₀` without it. `likeliest` are the likeliest tokens with probabilities that add up to 1, as they were at
-/// `strength` times the change; they become those with all of it.
-///
-/// ```text
-/// δ[t] = W[t]·change       p₁ ∝ p·exp((1 - strength)·δ)        p₀ ∝ p·exp(-strength·δ)
-/// ```
-///
-/// # Panics
-/// If a width differs.
-pub fn gain(change: &[f32], (likeliest, strength): (&mut [(u32, f32)], f32), target: u32, head: &dyn HeadRows) -> f32 {
-    let mut row = vec![0.0; change.len()];
-    let mut delta = |token: u32| {
-        head.row(token, &mut row);
-        dot(&row, change)
-    };
-    let (mut with, mut without) = (0.0, 0.0);
-    let of_target = delta(target);
-    let deltas: Vec<f32> = ahead(likeliest, head).map(|&(token, _)| delta(token)).collect();
-    for ((_, p), delta) in likeliest.iter_mut().zip(deltas) {
-        without += *p * (-strength * delta).exp();
-        *p *= ((1.0 - strength) * delta).exp();
-        with += *p;
-    }
-    likeliest.iter_mut().for_each(|(_, p)| *p /= with);
-    of_target - (with / without).ln()
-}
-
-fn check(n_embd: usize, (rank, rank_max): (usize, usize), scale: f32) -> Result<(), LoraError> {
+fn check(n_embd: usize, rank: usize, rank_max: usize, scale: f32) -> Result<(), LoraError> {
     if n_embd == 0 || n_embd > N_EMBD_MAX || rank == 0 || rank > rank_max {
         return Err(invalid(format!("a MicroLoRA of rank {rank} on {n_embd} values; its rank is 1 to {rank_max}")));
     }

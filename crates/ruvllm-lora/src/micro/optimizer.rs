@@ -42,6 +42,12 @@ impl UpdateOptions {
     }
 }
 
+/// Values with their gradient.
+pub(super) struct Update<'a> {
+    pub values: &'a mut [f32],
+    pub gradient: &'a [f32],
+}
+
 /// The squares of gradients so far; empty until a rule wants them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Moments {
@@ -51,8 +57,8 @@ pub(super) struct Moments {
 
 impl Moments {
     /// Updates both factors.
-    pub(super) fn step(&mut self, options: &UpdateOptions, a: (&mut [f32], &[f32]), b: (&mut [f32], &[f32])) {
-        for ((values, gradient), moments) in [(a, &mut self.a), (b, &mut self.b)] {
+    pub(super) fn step(&mut self, options: &UpdateOptions, a: Update<'_>, b: Update<'_>) {
+        for (Update { values, gradient }, moments) in [(a, &mut self.a), (b, &mut self.b)] {
             let keep = options.keep();
             if options.rule == Rule::Sgd {
                 values.iter_mut().zip(gradient).for_each(|(x, d)| *x = *x * keep - options.rate * d);

@@ -40,7 +40,7 @@ impl MicroLora {
         from.rest = bytes.strip_prefix(if is_behind { &MAGIC_BEHIND } else { &MAGIC }).ok_or_else(|| from.damaged())?;
         let (n_embd, rank) = (from.number()? as usize, from.number()? as usize);
         let (n_updates, scale) = (from.number()?, f32::from_bits(from.number()? as u32));
-        check(n_embd, (rank, ALL_RANK_MAX), scale)?;
+        check(n_embd, rank, ALL_RANK_MAX, scale)?;
         let (state, inside, centre);
         if is_behind {
             (state, inside) = (from.factors(rank, n_embd, n_embd)?, None);

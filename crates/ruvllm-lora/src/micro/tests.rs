@@ -6,6 +6,9 @@ use ruvllm_kernels::Isa;
 use super::toy::Squares;
 use super::*;
 
+mod basis;
+mod inside;
+
 /// A head in memory: `[n_vocab, n_embd]`.
 struct Head(Vec<f32>, usize);
 
@@ -122,7 +125,7 @@ fn gains_are_those_of_both_distributions() {
     for strength in [0.0, 0.25, 1.0] {
         let all = at(f64::from(strength)).1;
         let mut likeliest: Vec<(u32, f32)> = all.iter().enumerate().map(|(i, &p)| (i as u32, p as f32)).collect();
-        let gain = gain(&change(&micro, &hidden), (&mut likeliest, strength), target as u32, &head);
+        let gain = gain(&change(&micro, &hidden), &mut likeliest, strength, target as u32, &head);
         assert!((f64::from(gain) - (without - with)).abs() < 1e-4, "{gain} for {}", without - with);
         assert!(likeliest.iter().zip(&p_with).all(|(&(_, p), q)| (f64::from(p) - q).abs() < 1e-5));
     }
@@ -188,109 +191,6 @@ fn update_rules_by_hand() {
     let before = micro.clone();
     gradient.state.a[0] = f32::NAN;
     assert!(!micro.update(&mut gradient, &UpdateOptions::sgd(1.0)) && micro == before);
-}
-
-/// Directions of planes turned by an angle: value `i` goes with value `i + n/2`.
-fn turned_planes(n: usize, angle: f64) -> Basis {
-    let mut directions = vec![0.0; n * n];
-    for i in 0..n / 2 {
-        let j = i + n / 2;
-        (directions[i * n + i], directions[i * n + j]) = (angle.cos(), angle.sin());
-        (directions[j * n + i], directions[j * n + j]) = (-angle.sin(), angle.cos());
-    }
-    Basis::new(n, &directions, Isa::best()).expect("a basis")
-}
-
-#[test]
-fn steps_in_a_basis_are_steps_along_its_directions() {
-    let (n, rank, angle) = (40, 3, 0.6f64);
-    let plain = MicroLora::new(n, rank, 1.0, 5).expect("a rank");
-    let micro = plain.clone().in_basis(Arc::new(turned_planes(n, angle))).expect("a width");
-    let gradient = |seed: usize| of(noise(rank * n, seed), noise(rank * n, seed + 9));
-    let near = |x: &MicroLora, y: &MicroLora| {
-        let (x, y) = (&x.state, &y.state);
-        assert_eq!(x.a, y.a);
-        assert!(x.b.iter().zip(&y.b).all(|(x, y)| (x - y).abs() < 2e-3), "{:?}\n{:?}", x.b, y.b);
-    };
-    // A step of a plain rule is the same in every basis, and what stays of values does not depend on it.
-    let options = UpdateOptions { decay: 0.5, ..UpdateOptions::sgd(0.1) };
-    let (mut a, mut b) = (micro.clone(), plain.clone());
-    for seed in 0..3 {
-        assert!(a.update(&mut gradient(seed), &options) && b.update(&mut gradient(seed), &options));
-    }
-    near(&a, &b);
-    // The first step of Adagrad has the length of the rate: along each direction, here.
-    let (mut found, mut one) = (micro.clone(), gradient(1));
-    let rule = UpdateOptions { rule: Rule::Adagrad, rate: 0.1, clip: 100.0, decay: 0.0 };
-    assert!(found.update(&mut one, &rule));
-    let (sin, cos) = (angle.sin() as f32, angle.cos() as f32);
-    for row in 0..rank {
-        for i in 0..n / 2 {
-            let (i, j) = (row * n + i, row * n + i + n / 2);
-            let (x, y) = (cos * one.state.b[i] + sin * one.state.b[j], cos * one.state.b[j] - sin * one.state.b[i]);
-            let (x, y) = (-0.1 * x.signum(), -0.1 * y.signum());
-            let (of_i, of_j) = (cos * x - sin * y, sin * x + cos * y);
-            assert!(
-                (found.state.b[i] - of_i).abs() < 1e-3 && (found.state.b[j] - of_j).abs() < 1e-3,
-                "row {row}, value {i}"
-            );
-        }
-    }
-    // Turned beforehand or not, and one step after the other or all at once.
-    let (mut prepared, mut all) = (micro.clone(), micro.clone());
-    let mut early = gradient(1);
-    micro.prepare(&mut early);
-    assert!(prepared.update(&mut early, &rule) && prepared == found);
-    assert!(found.update(&mut gradient(2), &rule));
-    assert_eq!(all.update_all(&mut [gradient(1), gradient(2)], &rule), 2);
-    near(&all, &found);
-    assert_eq!(all.state.moments, found.state.moments);
-}
-
-#[test]
-fn a_mean_of_turned_gradients_is_the_turned_mean() {
-    let n = 24;
-    let micro = MicroLora::new(n, 2, 1.0, 5).and_then(|micro| micro.in_basis(Arc::new(turned_planes(n, 0.3))));
-    let micro = micro.expect("a basis");
-    let merged = |mut all: Vec<Gradient>| {
-        Gradient::merge(&mut all, 1);
-        all.remove(0)
-    };
-    let of_b = |seed: usize| of(vec![0.0; 2 * n], noise(2 * n, seed));
-    let turned = |seed: usize| {
-        let mut gradient = of_b(seed);
-        micro.prepare(&mut gradient);
-        gradient
-    };
-    let mut expected = merged((1..4).map(of_b).collect());
-    assert!(expected.state.turned.is_empty());
-    micro.prepare(&mut expected);
-    assert!(merged(vec![of_b(1), turned(2)]).state.turned.is_empty(), "one is turned, the other is not");
-    let found = merged((1..4).map(turned).collect());
-    assert_eq!(found.state.b, expected.state.b);
-    assert!(found.state.turned.iter().zip(&expected.state.turned).all(|(x, y)| (x - y).abs() < 1e-5));
-}
-
-#[test]
-fn a_basis_is_read_as_it_was_written_and_damage_is_told() {
-    let basis = turned_planes(24, 0.3);
-    let bytes = basis.snapshot();
-    assert_eq!(Basis::restore(&bytes, Isa::best()).expect("a snapshot"), basis);
-    for cut in [0, 7, 8, 15, 16, bytes.len() - 2, bytes.len() - 1] {
-        assert!(Basis::restore(&bytes[..cut], Isa::best()).is_err(), "{cut} bytes");
-    }
-    assert!(Basis::restore(&[&bytes[..], &[0; 2]].concat(), Isa::best()).is_err());
-    for width in [0u64, 25, u64::MAX] {
-        let mut other = bytes.clone();
-        other[8..16].copy_from_slice(&width.to_le_bytes());
-        assert!(Basis::restore(&other, Isa::best()).is_err(), "{width} values");
-    }
-    let mut endless = bytes;
-    endless[16..18].copy_from_slice(&f16::INFINITY.to_le_bytes());
-    assert!(Basis::restore(&endless, Isa::best()).is_err());
-    assert!(Basis::new(3, &[0.0; 8], Isa::best()).is_err() && Basis::new(1, &[f64::NAN], Isa::best()).is_err());
-    let micro = MicroLora::new(23, 2, 1.0, 5).expect("a rank");
-    assert!(micro.in_basis(Arc::new(basis)).is_err());
 }
 
 #[test]
@@ -417,121 +317,6 @@ fn no_state_is_moved_further_than_the_bound() {
     let beside = tight.beside(&free).expect("one width");
     assert!((length(&change(&beside, &hidden)) - 0.25 * share * distance).abs() < 1e-4);
     assert!(free.clone().within(0.0).is_err() && free.within(f32::NAN).is_err());
-}
-
-/// Values that have less to do with each other than those of `noise`.
-fn drawn(n: usize, seed: u64) -> Vec<f32> {
-    Factors::drawn(1, (n, 1), 1.0, seed).a
-}
-
-fn squares(n_embd: usize, n_inner: usize) -> Arc<Squares> {
-    Arc::new(Squares { n_embd, n_inner, square: 0.5, x_size: 0.5 })
-}
-
-/// One that has learned behind the model and inside its last block.
-fn inside(block: &Arc<Squares>, rank: usize, seed: u64) -> MicroLora {
-    let micro =
-        MicroLora::new(block.n_embd, rank, 0.8, 5).and_then(|micro| micro.inside(Arc::clone(block) as Arc<dyn Block>));
-    let mut micro = micro.expect("a width");
-    for (i, values) in micro.values_mut().enumerate().filter(|(i, _)| i % 2 == 1) {
-        let learned = drawn(values.len(), seed + i as u64);
-        values.iter_mut().zip(learned).for_each(|(x, y)| *x = 0.2 * y);
-    }
-    micro
-}
-
-#[test]
-fn gradients_inside_a_block_are_finite_differences() {
-    let (n, n_vocab, target) = (20, 30, 17);
-    let block = squares(n, 12);
-    let (hidden, stream, head) = (drawn(3 * n, 1), drawn(3 * n, 7), Head(drawn(n_vocab * n, 2), n));
-    let rows = StateRows { hidden: &hidden, stream: &stream };
-    let mut micro = inside(&block, 2, 9);
-    let loss = |micro: &MicroLora| -> (f64, Vec<Vec<(u32, f32)>>) {
-        let mut changed = vec![0.0; hidden.len()];
-        micro.forward(rows, &mut changed);
-        let of = |h: &[f32]| {
-            let logits: Vec<f64> = head.0.chunks_exact(n).map(|w| f64::from(dot(w, h))).collect();
-            let sum: f64 = logits.iter().map(|x| x.exp()).sum();
-            let p = logits.iter().enumerate().map(|(i, x)| (i as u32, (x.exp() / sum) as f32)).collect::<Vec<_>>();
-            (sum.ln() - logits[target], p)
-        };
-        let (losses, p): (Vec<f64>, Vec<_>) = changed.chunks_exact(n).map(of).unzip();
-        (losses.iter().sum(), p)
-    };
-    let (mut gradient, mut row, (_, p)) = (micro.gradient_buffer(), vec![0.0; n], loss(&micro));
-    let mut errors = |_: &[f32], g: &mut [f32]| {
-        p.iter().zip(g.chunks_exact_mut(n)).for_each(|(p, g)| of_state(p, target as u32, &head, g, &mut row));
-    };
-    micro.learn(&micro, rows, &mut errors, (&mut gradient, 1.0));
-    let found: Vec<Vec<f32>> = gradient.values().map(<[f32]>::to_vec).collect();
-    assert_eq!(found.len(), 4);
-    for (part, found) in found.iter().enumerate() {
-        let largest = found.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-        assert!(largest > 1e-2, "part {part} has a gradient");
-        for (i, &found) in found.iter().enumerate().step_by(3) {
-            let at = |step: f32| {
-                let mut moved = micro.clone();
-                moved.values_mut().nth(part).expect("a part")[i] += step;
-                loss(&moved).0
-            };
-            // Of the fourth order: states are of 32 bits.
-            let h = 1e-2;
-            let expected = (8.0 * (at(h) - at(-h)) - at(2.0 * h) + at(-2.0 * h)) / (12.0 * f64::from(h));
-            let bound = 1e-2 * f64::from(largest);
-            assert!((f64::from(found) - expected).abs() < bound, "part {part}, {i}: {found} for {expected}");
-        }
-    }
-    // A step against it makes the loss smaller, and it goes on from a snapshot to the bit once it has its block.
-    let (before, options) = (loss(&micro).0, UpdateOptions::sgd(0.02));
-    assert!(micro.update(&mut gradient, &options) && loss(&micro).0 < before - 1e-3);
-    let again = MicroLora::restore(&micro.snapshot()).expect("a snapshot");
-    assert!(!again.is_inside());
-    let again = again.inside(block).expect("the block");
-    assert_eq!((loss(&again).0.to_bits(), again), (loss(&micro).0.to_bits(), micro.clone()));
-    assert!(micro.clone().inside(squares(n, 10)).is_err() && micro.clone().inside(squares(24, 12)).is_err());
-    assert!(micro.export("micro", n_vocab, &head).is_err());
-}
-
-#[test]
-fn what_sits_inside_a_block_is_merged_and_bounded_with_the_rest() {
-    let n = 20;
-    let block = squares(n, 12);
-    let (one, two) = (inside(&block, 2, 9), inside(&block, 2, 11));
-    let (hidden, stream) = (drawn(2 * n, 1), drawn(2 * n, 7));
-    let rows = StateRows { hidden: &hidden, stream: &stream };
-    let change = |micro: &MicroLora| -> Vec<f32> {
-        let mut changed = vec![0.0; 2 * n];
-        micro.forward(rows, &mut changed);
-        changed.iter().zip(&hidden).map(|(x, h)| x - h).collect()
-    };
-    let near = |x: &[f32], y: &[f32]| x.iter().zip(y).all(|(x, y)| (x - y).abs() < 1e-4);
-    // Rows of several in one pass are rows of each, whatever part of its change is made.
-    let (whole, half) = (change(&one), one.weakened(0.5));
-    assert!(near(&change(&half), &whole.iter().map(|x| 0.5 * x).collect::<Vec<_>>()));
-    let mut mixed = vec![0.0; 2 * n];
-    MicroLora::forward_each(&[(&half, 1), (&two, 1)], rows, &mut mixed);
-    let mut expected = vec![0.0; 2 * n];
-    half.forward(rows.row(0, n), &mut expected[..n]);
-    two.forward(rows.row(1, n), &mut expected[n..]);
-    assert_eq!(mixed, expected);
-    // Merged into a base it changes the same; the base of one that had no inside gets one.
-    let plain = MicroLora::new(n, 2, 0.8, 5).expect("a rank");
-    for mut base in
-        [one.empty_base(8).expect("a rank"), plain.empty_base(8).expect("a rank").inside(block).expect("a width")]
-    {
-        base.absorb(1.0, &one, 1.0).expect("one width");
-        assert!(near(&change(&base), &whole));
-        let mut faded = one.clone();
-        faded.fade(0.0);
-        assert!(near(&change(&faded.beside(&base).expect("one width")), &whole));
-    }
-    let bare = plain.empty_base(8).expect("a rank");
-    assert_eq!(change(&one.beside(&bare).expect("one width")), whole);
-    let length = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
-    let share = length(&whole[..n]) / length(&hidden[..n]);
-    let bound = change(&one.clone().within(0.25 * share).expect("a share"));
-    assert!(near(&bound[..n], &whole[..n].iter().map(|x| 0.25 * x).collect::<Vec<_>>()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A block for tests and measurements that are not about a block.
 
-use super::{Block, EachRow, Inner};
+use super::{EachRow, FinalBlock, Inner};
 
 /// Has as many values inside as it is told, each of the stream's in turn, of which each moves its value of the final state by its square:
 /// `u[j] = x[j mod n_embd]` and what is added, `moves[i] = square·Σ(u² - x²)` over the `u` of value `i`. It computes next to nothing.
@@ -27,7 +27,7 @@ impl Squares {
     }
 }
 
-impl Block for Squares {
+impl FinalBlock for Squares {
     fn n_embd(&self) -> usize {
         self.n_embd
     }

@@ -28,7 +28,7 @@ pub enum Prompt {
 
 /// One line of the file.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
+pub enum TrainRecord {
     /// `messages`: the answers of the assistant are learned.
     Chat(Vec<Value>),
     /// `text`: all of it is learned.
@@ -64,14 +64,14 @@ pub trait Encoder {
 
 /// Tokens, and which of them are learned.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sequence {
+pub struct ScoredSequence {
     /// The tokens.
     pub tokens: Vec<u32>,
     /// Whether each is predicted from those before it; never the first.
     pub is_scored: Vec<bool>,
 }
 
-impl Sequence {
+impl ScoredSequence {
     /// Returns how many tokens are learned.
     pub fn n_scored(&self) -> usize {
         self.is_scored.iter().filter(|&&is_scored| is_scored).count()
@@ -82,7 +82,7 @@ impl Sequence {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
     /// One for texts; the completions of a prompt; anchor, positive and negative.
-    pub sequences: Vec<Sequence>,
+    pub sequences: Vec<ScoredSequence>,
     /// Quality of each completion.
     pub scores: Vec<f32>,
 }
@@ -128,11 +128,20 @@ pub struct Dropped {
 #[derive(Clone, Debug)]
 pub struct Dataset {
     /// Number of the line and what it holds.
-    pub records: Vec<(usize, Record)>,
+    pub records: Vec<(usize, TrainRecord)>,
     /// Records of the file that were dropped.
     pub dropped: Dropped,
     /// A hash of all records.
     pub content: [u8; 32],
+}
+
+/// Shares of a data set that are not trained on, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SplitShares {
+    /// For validation.
+    pub val: f64,
+    /// For the test.
+    pub test: f64,
 }
 
 /// Records for training, for looking at while training, and for the last word.
@@ -174,7 +183,7 @@ impl Dataset {
                 continue;
             }
             let within = |error: LoraError| error.within(format_args!("line {number}"));
-            let (record, quality) = Record::parse(&line).map_err(within)?;
+            let (record, quality) = TrainRecord::parse(&line).map_err(within)?;
             let text = format!("{record:?}");
             if quality.is_some_and(|quality| quality < filter.quality_min) {
                 dropped.n_poor += 1;
@@ -230,7 +239,7 @@ impl<T> Split<T> {
     ///
     /// # Errors
     /// The shares leave nothing to train on.
-    pub fn new(items: Vec<T>, seed: u64, (val, test): (f64, f64)) -> Result<Split<T>, LoraError> {
+    pub fn new(items: Vec<T>, seed: u64, SplitShares { val, test }: SplitShares) -> Result<Split<T>, LoraError> {
         let n = items.len();
         let count = |share: f64| match share > 0.0 {
             true => ((share * n as f64).round() as usize).max(usize::from(n >= 10)),
@@ -269,9 +278,9 @@ pub(super) fn order(n: usize, seed: u64, stream: u64) -> Vec<usize> {
     all
 }
 
-impl Record {
+impl TrainRecord {
     /// Reads one line, and its `quality`.
-    fn parse(line: &[u8]) -> Result<(Record, Option<f64>), LoraError> {
+    fn parse(line: &[u8]) -> Result<(TrainRecord, Option<f64>), LoraError> {
         let value: Value = serde_json::from_slice(line).map_err(|error| invalid(format!("no JSON: {error}")))?;
         let Value::Object(fields) = value else { return Err(invalid("no JSON object")) };
         let quality = match fields.get("quality") {
@@ -280,21 +289,21 @@ impl Record {
         };
         let has = |key: &str| fields.contains_key(key);
         let record = if has("messages") {
-            Record::Chat(conversation(&fields["messages"], "messages")?)
+            TrainRecord::Chat(conversation(&fields["messages"], "messages")?)
         } else if has("text") {
-            Record::Text(text(&fields, "text")?)
+            TrainRecord::Text(text(&fields, "text")?)
         } else if has("anchor") {
             let negative = has("negative").then(|| text(&fields, "negative")).transpose()?;
-            Record::Similar(text(&fields, "anchor")?, text(&fields, "positive")?, negative)
+            TrainRecord::Similar(text(&fields, "anchor")?, text(&fields, "positive")?, negative)
         } else if has("prompt") {
-            Record::prompted(&fields)?
+            TrainRecord::prompted(&fields)?
         } else {
             let keys: Vec<&str> = fields.keys().map(String::as_str).take(8).collect();
             let line = "a record has 'messages', 'text', 'prompt' with 'completion', with 'chosen' and 'rejected' or with \
                         'completions', or 'anchor' with 'positive'";
             return Err(invalid(format!("fields '{}'; {line}", shown(&keys.join("', '")))));
         };
-        if let Record::Chat(messages) = &record
+        if let TrainRecord::Chat(messages) = &record
             && !messages.iter().any(|message| message["role"] == "assistant")
         {
             return Err(invalid("no message of the assistant, so nothing to learn"));
@@ -302,17 +311,17 @@ impl Record {
         Ok((record, quality))
     }
 
-    fn prompted(fields: &Map<String, Value>) -> Result<Record, LoraError> {
+    fn prompted(fields: &Map<String, Value>) -> Result<TrainRecord, LoraError> {
         let prompt = match &fields["prompt"] {
             Value::String(text) => Prompt::Text(text.clone()),
             messages => Prompt::Messages(conversation(messages, "prompt")?),
         };
         if fields.contains_key("chosen") || fields.contains_key("rejected") {
             let all = vec![(answer(fields, "chosen")?, 1.0), (answer(fields, "rejected")?, 0.0)];
-            return Ok(Record::Scored(prompt, all));
+            return Ok(TrainRecord::Scored(prompt, all));
         }
         let Some(completions) = fields.get("completions") else {
-            return Ok(Record::Completion(prompt, answer(fields, "completion")?));
+            return Ok(TrainRecord::Completion(prompt, answer(fields, "completion")?));
         };
         let all = completions.as_array().ok_or_else(|| invalid("'completions' is no array"))?;
         if all.len() < 2 || all.len() > N_COMPLETIONS_MAX {
@@ -325,28 +334,28 @@ impl Record {
             let score = score.ok_or_else(|| invalid("the 'score' of a completion is no number up to a million"))?;
             Ok((text(fields, "text")?, score as f32))
         };
-        Ok(Record::Scored(prompt, all.iter().map(one).collect::<Result<_, LoraError>>()?))
+        Ok(TrainRecord::Scored(prompt, all.iter().map(one).collect::<Result<_, LoraError>>()?))
     }
 
     /// Returns the number of characters of what is learned.
     fn n_chars(&self) -> usize {
         let of = |text: &str| text.trim().chars().count();
         match self {
-            Record::Chat(messages) => {
+            TrainRecord::Chat(messages) => {
                 let own = messages.iter().filter(|message| message["role"] == "assistant");
                 own.map(|message| message["content"].as_str().map_or(0, of)).sum()
             }
-            Record::Text(text) | Record::Completion(_, text) => of(text),
-            Record::Scored(_, all) => all.iter().map(|(text, _)| of(text)).min().unwrap_or(0),
-            Record::Similar(anchor, positive, _) => of(anchor).min(of(positive)),
+            TrainRecord::Text(text) | TrainRecord::Completion(_, text) => of(text),
+            TrainRecord::Scored(_, all) => all.iter().map(|(text, _)| of(text)).min().unwrap_or(0),
+            TrainRecord::Similar(anchor, positive, _) => of(anchor).min(of(positive)),
         }
     }
 
     /// Returns what is asked and what should be answered, where there is one answer to compare with.
     pub fn question(&self) -> Option<(Prompt, &str)> {
         match self {
-            Record::Completion(prompt, answer) => Some((prompt.clone(), answer)),
-            Record::Chat(messages) => {
+            TrainRecord::Completion(prompt, answer) => Some((prompt.clone(), answer)),
+            TrainRecord::Chat(messages) => {
                 let (last, before) = messages.split_last()?;
                 let answer = last["content"].as_str().filter(|_| last["role"] == "assistant" && !before.is_empty())?;
                 Some((Prompt::Messages(before.to_vec()), answer))
@@ -358,27 +367,28 @@ impl Record {
     fn encode(&self, encoder: &dyn Encoder) -> Result<Example, LoraError> {
         let plain = |text: &str| {
             let tokens = encoder.text(text)?;
-            Ok::<_, LoraError>(Sequence { is_scored: vec![false; tokens.len()], tokens })
+            Ok::<_, LoraError>(ScoredSequence { is_scored: vec![false; tokens.len()], tokens })
         };
         let (sequences, scores) = match self {
-            Record::Chat(messages) => (vec![chat(encoder, messages)?], Vec::new()),
-            Record::Text(text) => {
+            TrainRecord::Chat(messages) => (vec![chat(encoder, messages)?], Vec::new()),
+            TrainRecord::Text(text) => {
                 let tokens: Vec<u32> = encoder.text(text)?.into_iter().chain(encoder.end()).collect();
                 let is_scored = (0..tokens.len()).map(|i| i > 0).collect();
-                (vec![Sequence { tokens, is_scored }], Vec::new())
+                (vec![ScoredSequence { tokens, is_scored }], Vec::new())
             }
-            Record::Completion(prompt, answer) => (vec![completed(encoder, prompt, answer)?], Vec::new()),
-            Record::Scored(prompt, all) => {
+            TrainRecord::Completion(prompt, answer) => (vec![completed(encoder, prompt, answer)?], Vec::new()),
+            TrainRecord::Scored(prompt, all) => {
                 let sequences =
                     all.iter().map(|(answer, _)| completed(encoder, prompt, answer)).collect::<Result<_, _>>()?;
                 (sequences, all.iter().map(|(_, score)| *score).collect())
             }
-            Record::Similar(anchor, positive, negative) => {
+            TrainRecord::Similar(anchor, positive, negative) => {
                 let texts = [Some(anchor), Some(positive), negative.as_ref()];
                 (texts.into_iter().flatten().map(|text| plain(text)).collect::<Result<_, _>>()?, Vec::new())
             }
         };
-        let is_learned = |sequence: &Sequence| sequence.n_scored() > 0 || matches!(self, Record::Similar(..));
+        let is_learned =
+            |sequence: &ScoredSequence| sequence.n_scored() > 0 || matches!(self, TrainRecord::Similar(..));
         match sequences.iter().all(|sequence| is_learned(sequence) && !sequence.tokens.is_empty()) {
             true => Ok(Example { sequences, scores }),
             false => Err(invalid("it has no token that could be learned")),
@@ -418,7 +428,7 @@ fn conversation(value: &Value, key: &str) -> Result<Vec<Value>, LoraError> {
 }
 
 /// Encodes a prompt and what follows it; the latter is learned.
-fn completed(encoder: &dyn Encoder, prompt: &Prompt, answer: &str) -> Result<Sequence, LoraError> {
+fn completed(encoder: &dyn Encoder, prompt: &Prompt, answer: &str) -> Result<ScoredSequence, LoraError> {
     match prompt {
         Prompt::Messages(messages) => {
             let mut messages = messages.clone();
@@ -427,7 +437,7 @@ fn completed(encoder: &dyn Encoder, prompt: &Prompt, answer: &str) -> Result<Seq
             let tokens = encoder.chat(&messages, false)?;
             let mut is_scored = vec![false; tokens.len()];
             mark(encoder, &tokens, n_common(&before, &tokens)..tokens.len(), &mut is_scored);
-            Ok(Sequence { tokens, is_scored })
+            Ok(ScoredSequence { tokens, is_scored })
         }
         Prompt::Text(prompt) => {
             let before = encoder.text(prompt)?;
@@ -435,13 +445,13 @@ fn completed(encoder: &dyn Encoder, prompt: &Prompt, answer: &str) -> Result<Seq
                 encoder.text(&format!("{prompt}{answer}"))?.into_iter().chain(encoder.end()).collect();
             let from = n_common(&before, &tokens).max(1);
             let is_scored = (0..tokens.len()).map(|i| i >= from).collect();
-            Ok(Sequence { tokens, is_scored })
+            Ok(ScoredSequence { tokens, is_scored })
         }
     }
 }
 
 /// Encodes a conversation; every answer of the assistant is learned.
-fn chat(encoder: &dyn Encoder, messages: &[Value]) -> Result<Sequence, LoraError> {
+fn chat(encoder: &dyn Encoder, messages: &[Value]) -> Result<ScoredSequence, LoraError> {
     // What comes behind the last answer is not seen by any.
     let n = messages.iter().rposition(|message| message["role"] == "assistant").map_or(0, |last| last + 1);
     let messages = &messages[..n];
@@ -452,7 +462,7 @@ fn chat(encoder: &dyn Encoder, messages: &[Value]) -> Result<Sequence, LoraError
         let to = if i + 1 == n { tokens.len() } else { n_common(&encoder.chat(&messages[..=i], false)?, &tokens) };
         mark(encoder, &tokens, from..to, &mut is_scored);
     }
-    Ok(Sequence { tokens, is_scored })
+    Ok(ScoredSequence { tokens, is_scored })
 }
 
 /// Marks an answer up to the token that ends it; what the template writes behind that is never generated.

@@ -6,7 +6,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::ops::{tensor, to_vec};
 use super::spec::{TargetSet, linears};
-use crate::adapter::{Adapter, Delta, RANK_MAX, RowOrder, Values};
+use crate::adapter::{Adapter, Delta, FactorPair, RANK_MAX, RowOrder, Values};
 use crate::bound::Targets;
 use crate::error::{LoraError, invalid};
 use ruvllm_model::ModelSpec;
@@ -21,6 +21,21 @@ pub(super) struct Pair {
     pub a: Var,
     /// `[n_out, rank]`
     pub b: Var,
+}
+
+/// Options of [`Factors`].
+#[derive(Clone, Copy, Debug)]
+pub struct FactorOptions {
+    /// Layers that have factors.
+    pub set: TargetSet,
+    /// First block of those layers.
+    pub first_block: usize,
+    /// Rank of each pair.
+    pub rank: usize,
+    /// Scale of each product.
+    pub scale: f32,
+    /// Seed of the first values.
+    pub seed: u64,
 }
 
 /// All factors of an adapter.
@@ -39,17 +54,12 @@ impl std::fmt::Debug for Factors {
 }
 
 impl Factors {
-    /// Makes factors for the layers of `set`, of the block `first_block` and those behind it: `A` uniform within `±1/√n_in` as peft begins, `B` zero, so that nothing changes yet.
+    /// Makes factors for layers of a model: `A` uniform within `±1/√n_in` as peft begins, `B` zero, so that nothing changes yet.
     ///
     /// # Errors
     /// The rank or the scale makes no sense.
-    pub fn new(
-        spec: &ModelSpec,
-        targets: &Targets,
-        (set, first_block): (TargetSet, usize),
-        (rank, scale): (usize, f32),
-        seed: u64,
-    ) -> Result<Factors, LoraError> {
+    pub fn new(spec: &ModelSpec, targets: &Targets, options: &FactorOptions) -> Result<Factors, LoraError> {
+        let FactorOptions { set, first_block, rank, scale, seed } = *options;
         if rank == 0 || rank > RANK_MAX || !(scale.is_finite() && scale > 0.0) {
             return Err(invalid(format!(
                 "factors of rank {rank} with a scale of {scale}; use a rank of 1 to {RANK_MAX}"
@@ -156,7 +166,7 @@ impl Factors {
                 b[row * rank + i * self.rank..][..self.rank].copy_from_slice(values);
             }
         }
-        let pair = (Values::from_f32(rank, n_in, &a), Values::from_f32(n_out, rank, &b));
+        let pair = FactorPair { a: Values::from_f32(rank, n_in, &a), b: Values::from_f32(n_out, rank, &b) };
         Delta::new(&target.tensor, self.scale, pair, None, RowOrder::Same)
     }
 }

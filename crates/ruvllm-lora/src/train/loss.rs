@@ -58,7 +58,7 @@ impl Loss {
     /// Returns how much an example counts: its learned tokens, or 1.
     pub(super) fn units(self, example: &Example) -> usize {
         match self {
-            Loss::NextToken => example.sequences.iter().map(super::data::Sequence::n_scored).sum(),
+            Loss::NextToken => example.sequences.iter().map(super::data::ScoredSequence::n_scored).sum(),
             _ => 1,
         }
     }
@@ -117,7 +117,7 @@ pub(super) fn sum(model: &TrainModel, with: With<'_>, loss: Loss, examples: &[&E
         Loss::NextToken => next_token(model, with, examples),
         Loss::Triplet { .. } | Loss::InfoNce { .. } => contrastive(model, with, loss, examples),
         Loss::Dpo { beta } => dpo(model, with, beta, examples),
-        Loss::Grpo { clip, beta } => grpo(model, with, (clip, beta), examples),
+        Loss::Grpo { clip, beta } => grpo(model, with, clip, beta, examples),
     }
 }
 
@@ -188,12 +188,7 @@ fn advantages(scores: &[f32]) -> Vec<f32> {
     scores.iter().map(|score| if deviation > 0.0 { (score - mean) / deviation } else { 0.0 }).collect()
 }
 
-fn grpo(
-    model: &TrainModel,
-    with: With<'_>,
-    (clip, beta): (f64, f64),
-    examples: &[&Example],
-) -> Result<Tensor, LoraError> {
+fn grpo(model: &TrainModel, with: With<'_>, clip: f64, beta: f64, examples: &[&Example]) -> Result<Tensor, LoraError> {
     let Likelihoods { log_probs, lengths } = likelihoods(model, with, examples)?;
     let base = likelihoods(model, With::Base, examples)?.log_probs.detach();
     let n = log_probs.dims1()?;

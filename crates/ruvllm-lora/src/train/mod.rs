@@ -21,8 +21,8 @@ mod trainer;
 #[cfg(test)]
 mod tests;
 
-pub use data::{Dataset, Dropped, Encoder, Example, Filter, Prompt, Record, Sequence, Split};
-pub use factors::Factors;
+pub use data::{Dataset, Dropped, Encoder, Example, Filter, Prompt, ScoredSequence, Split, SplitShares, TrainRecord};
+pub use factors::{FactorOptions, Factors};
 pub use loss::Loss;
 pub use model::{ReadProgress, TrainModel};
 pub use optimizer::{AdamOptions, Schedule};

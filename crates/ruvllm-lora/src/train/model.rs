@@ -127,14 +127,14 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn matrix(&mut self, spec: &LinearSpec) -> Result<(Vec<f32>, (usize, usize)), LoraError> {
+    fn matrix(&mut self, spec: &LinearSpec) -> Result<Vec<f32>, LoraError> {
         let values = self.weights.values(&spec.weight)?;
         if values.iter().any(|x| !x.is_finite()) {
             return Err(invalid(format!("tensor '{}' holds what is no finite number", spec.weight.tensor)));
         }
         self.n_done += values.len() as u64;
         (self.progress)(ReadProgress { n_done: self.n_done, n_total: self.n_total });
-        Ok((values, (spec.n_out(), spec.n_in())))
+        Ok(values)
     }
 
     fn bias(&self, spec: &LinearSpec) -> Result<Option<Vec<f32>>, LoraError> {
@@ -142,16 +142,16 @@ impl Reader<'_> {
     }
 
     fn linear(&mut self, spec: &LinearSpec) -> Result<Layered, LoraError> {
-        let (values, shape) = self.matrix(spec)?;
-        let linear = Arc::new(Linear::new(values, shape, self.bias(spec)?, self.scale)?);
+        let values = self.matrix(spec)?;
+        let linear = Arc::new(Linear::new(values, spec.n_out(), spec.n_in(), self.bias(spec)?, self.scale)?);
         Ok(Layered { target: spec.id, linear })
     }
 
     fn head(&mut self, spec: &ModelSpec) -> Result<Option<Arc<Head>>, LoraError> {
         let Some(linear) = &spec.output.head else { return Ok(None) };
-        let (values, shape) = self.matrix(linear)?;
-        let how = (spec.output.scale, spec.output.softcap);
-        Ok(Some(Arc::new(Head::new(values, shape, self.bias(linear)?, how)?)))
+        let values = self.matrix(linear)?;
+        let (bias, output) = (self.bias(linear)?, &spec.output);
+        Ok(Some(Arc::new(Head::new(values, linear.n_in(), bias, output.scale, output.softcap)?)))
     }
 
     fn norm(&self, spec: Option<&NormSpec>) -> Result<Option<Arc<NormWeights>>, LoraError> {

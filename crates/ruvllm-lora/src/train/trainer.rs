@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::checkpoint::Checkpoint;
 use super::data::{Example, order};
-use super::factors::Factors;
+use super::factors::{FactorOptions, Factors};
 use super::loss::{self, Loss, With};
 use super::model::TrainModel;
 use super::optimizer::{Adam, AdamOptions, Schedule};
@@ -187,8 +187,14 @@ impl Trainer {
             return Err(invalid("there is nothing to train on"));
         }
         examples.iter().try_for_each(|example| options.loss.check(example))?;
-        let (shape, set) = ((options.rank, options.scale()), (options.targets, options.first_block));
-        let factors = Factors::new(model.spec(), model.targets(), set, shape, options.seed)?;
+        let factors = FactorOptions {
+            set: options.targets,
+            first_block: options.first_block,
+            rank: options.rank,
+            scale: options.scale(),
+            seed: options.seed,
+        };
+        let factors = Factors::new(model.spec(), model.targets(), &factors)?;
         let adam = Adam::new(factors.vars().map(|var| var.elem_count()));
         let content = Value::from(content.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         let pass = (0, order(examples.len(), options.seed, 1));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ruvllm_backend::{BackendError, BackendErrorKind, HiddenStates, SeqId};
 use ruvllm_kernels::Isa;
 use ruvllm_lora::loader::HeadWeights;
-use ruvllm_lora::micro::{Block, MicroLora};
+use ruvllm_lora::micro::{FinalBlock, MicroLora};
 use ruvllm_threads::ThreadPool;
 
 use super::NativeBackend;
@@ -61,10 +61,10 @@ impl HiddenStates for NativeBackend {
         Ok(HeadWeights::new(self.compute.kernels.dequant, &self.file, self.model.output.scale)?)
     }
 
-    fn last_block(&self) -> Result<Option<Arc<dyn Block>>, BackendError> {
+    fn last_block(&self) -> Result<Option<Arc<dyn FinalBlock>>, BackendError> {
         let loader = self.adapter_loader();
         let block = LastBlock::of(&self.model, &self.compute, |id| loader.weights_of(id).map_err(BackendError::from))?;
-        Ok(block.map(|block| Arc::new(block) as Arc<dyn Block>))
+        Ok(block.map(|block| Arc::new(block) as Arc<dyn FinalBlock>))
     }
 
     fn compute(&self) -> (Isa, Arc<ThreadPool>) {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
 use ruvllm_lora::merge::Merged;
-use ruvllm_lora::micro::{Block, EachRow, Inner};
+use ruvllm_lora::micro::{EachRow, FinalBlock, Inner};
 use ruvllm_model::{NormKind, Wiring};
 
 use super::blocks::{Adapted, Linear, Mlp, Norm, Operand};
@@ -176,7 +176,7 @@ impl LastBlock {
     }
 }
 
-impl Block for LastBlock {
+impl FinalBlock for LastBlock {
     fn n_embd(&self) -> usize {
         self.output_norm.weight.len()
     }

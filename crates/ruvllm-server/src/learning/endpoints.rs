@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{AdapterSet, EngineError, ErrorKind, Readout};
-use ruvllm_learning::{self as learning, Verdict};
+use ruvllm_learning::{self as learning, Correctness};
 use ruvllm_sona::witness::Event;
 use serde_json::{Value, json};
 
@@ -154,7 +154,7 @@ fn standing(call: &Call) -> Result<Response<Body>, ApiError> {
             "entries": stats.n_entries,
             "entry_bytes": stats.n_bytes,
             "evicted": stats.n_evicted,
-            "corrections": stats.n_episodes,
+            "corrections": stats.n_corrections,
             "micro_steps": stats.n_micro_steps,
             "waiting": stats.n_waiting,
             "generation": stats.generation,
@@ -162,7 +162,7 @@ fn standing(call: &Call) -> Result<Response<Body>, ApiError> {
             "digest": digest,
             "generations": log.generations.iter().map(generation_json).collect::<Vec<_>>(),
             "items": log.items.iter().map(item_json).collect::<Vec<_>>(),
-            "judged": tenant.judged().as_ref().map(judged_json),
+            "judged": tenant.last_evaluation().as_ref().map(judged_json),
         }),
     ))
 }
@@ -251,7 +251,7 @@ fn remember(call: Call) -> Answer {
         }
         let text = call.model.service.text();
         let prompt = text.encode_prompt(&question, false)?;
-        let verdict = if call.given.is_set("wrong") { Verdict::Wrong } else { Verdict::Right };
+        let verdict = if call.given.is_set("wrong") { Correctness::Wrong } else { Correctness::Right };
         tell(&call, tenant, (prompt, question), &answer, verdict).await?;
         note(&call, "an answer to a question was remembered");
         offload(move || standing(&call)).await
@@ -296,7 +296,7 @@ fn feedback(call: Call) -> Answer {
                 let (prompt, task) = tenant.correct(&own).map_err(unknown)?;
                 tracing::info!(score, "corrected");
                 let asked = (prompt, task.question.clone().unwrap_or_default());
-                item = tell(&call, Arc::clone(&tenant), asked, &correction, Verdict::Right).await?;
+                item = tell(&call, Arc::clone(&tenant), asked, &correction, Correctness::Right).await?;
                 let of_model = score.map_or(0.0, |score| score as f32);
                 let said = Said { task, item, answer: &correction, quality: 1.0, of_model };
                 pattern = patterns::keep(&call, &tenant, said).await;
@@ -356,11 +356,11 @@ async fn tell(
     tenant: Arc<learning::Tenant>,
     (prompt, question): (Vec<u32>, String),
     answer: &str,
-    verdict: Verdict,
+    verdict: Correctness,
 ) -> Result<Option<u64>, ApiError> {
     let answer = call.model.service.text().encode_answer(answer)?;
     let n = answer.len();
     let tokens = [&prompt[..], &answer[..n.saturating_sub(1)]].concat();
     let states = states(call, tokens, Readout::States { n_last: n }).await?;
-    offload(move || Ok(tenant.tell(&question, &states, &answer, verdict)?)).await
+    offload(move || Ok(tenant.add_correction(&question, &states, &answer, verdict)?)).await
 }

@@ -1,6 +1,6 @@
 //! A tenant's log as JSON.
 
-use ruvllm_learning::{Generation, Item, Judged, LearnOptions, Upkept, Verdict};
+use ruvllm_learning::{Correctness, Evaluation, Generation, Item, LearnOptions, MaintenanceOutcome};
 use ruvllm_sona::bank::{Pattern, Step};
 use serde_json::{Map, Value, json};
 
@@ -21,29 +21,29 @@ pub fn generation_json(generation: &Generation) -> Value {
 /// Returns an item of the log as JSON: what kind it is and how large, nothing of what was said.
 pub fn item_json((id, unix_ms, item): &(u64, u64, Item)) -> Value {
     let mut object = match item {
-        Item::Read { passage, quality } => {
-            let n_learned = passage.tokens.len() - passage.n_read;
+        Item::Read { span, quality } => {
+            let n_learned = span.tokens.len() - span.n_read;
             let what = match () {
-                () if passage.n_step > 0 => "document",
-                () if passage.n_remembered < passage.tokens.len() => "answer",
+                () if span.n_step > 0 => "document",
+                () if span.n_remembered < span.tokens.len() => "answer",
                 () => "prompt",
             };
             json!({ "kind": "read", "what": what, "tokens": n_learned, "quality": quality })
         }
-        Item::Told { answer, verdict, .. } => {
-            json!({ "kind": "told", "tokens": answer.len(), "right": *verdict == Verdict::Right })
+        Item::Corrected { answer, verdict, .. } => {
+            json!({ "kind": "told", "tokens": answer.len(), "right": *verdict == Correctness::Right })
         }
         Item::Rehearsed { .. } => json!({ "kind": "rehearsed" }),
-        Item::Configured(LearnOptions { memory, micro, .. }) => {
-            json!({ "kind": "configured", "memory": memory.is_some(), "micro": micro.is_some() })
+        Item::Configured(LearnOptions { datastore, micro, .. }) => {
+            json!({ "kind": "configured", "memory": datastore.is_some(), "micro": micro.is_some() })
         }
         Item::Consolidated(how) => {
             json!({ "kind": "consolidated", "rank": how.rank, "share": how.share, "strength": how.strength })
         }
         Item::Adopted { sources, .. } => json!({ "kind": "adopted", "sources": sources.len() }),
         Item::Discarded { why, figures: of } => json!({ "kind": "discarded", "why": why, "figures": figures(of) }),
-        Item::Held { passage } => {
-            json!({ "kind": "held_back", "tokens": passage.tokens.len() - passage.n_read })
+        Item::Holdout { span } => {
+            json!({ "kind": "held_back", "tokens": span.tokens.len() - span.n_read })
         }
         Item::RolledBack { generation } => json!({ "kind": "rolled_back", "generation": generation }),
         Item::TookBack { item } => json!({ "kind": "took_back", "of": item }),
@@ -72,12 +72,12 @@ pub fn pattern_json(id: u64, pattern: &Pattern) -> Value {
 }
 
 /// Returns what the gate said last as JSON.
-pub(crate) fn judged_json(Judged { unix_ms, upkept }: &Judged) -> Value {
-    let (verdict, judgement) = match upkept {
-        Upkept::Consolidated => return Value::Null,
-        Upkept::Published(_, judgement) => ("published", judgement),
-        Upkept::Discarded(judgement) => ("discarded", judgement),
-        Upkept::Unsure(judgement) => ("unsure", judgement),
+pub(crate) fn judged_json(Evaluation { unix_ms, outcome }: &Evaluation) -> Value {
+    let (verdict, judgement) = match outcome {
+        MaintenanceOutcome::Consolidated => return Value::Null,
+        MaintenanceOutcome::Published(_, judgement) => ("published", judgement),
+        MaintenanceOutcome::Discarded(judgement) => ("discarded", judgement),
+        MaintenanceOutcome::Unsure(judgement) => ("unsure", judgement),
     };
     json!({
         "at_ms": unix_ms,

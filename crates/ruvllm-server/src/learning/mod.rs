@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ruvllm_engine::{EngineError, LogitsProcessor, Service};
-use ruvllm_learning::{self as learning, Consolidate, Learning, Upkept};
+use ruvllm_learning::{self as learning, Consolidate, Learning, MaintenanceOutcome};
 
 use crate::app::{Call, Endpoint};
 use crate::auth::Tenant;
@@ -118,8 +118,8 @@ impl OfModel {
             };
             let name = tenant.name();
             tenant.consolidate_by(how(name));
-            match tenant.keep_up(&mut service, &mut watch) {
-                Ok(done) => done.iter().for_each(|upkept| told(model, name, upkept, tell)),
+            match tenant.maintain(&mut service, &mut watch) {
+                Ok(done) => done.iter().for_each(|outcome| told(model, name, outcome, tell)),
                 Err(error) if of_watch.is_stopping() => tracing::debug!(model, tenant = name, %error, "not judged"),
                 Err(error) => tracing::error!(model, tenant = name, %error, "what was learned is not judged"),
             }
@@ -138,15 +138,17 @@ impl OfModel {
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Logs what was done for a tenant, and puts on record what changed what is served.
-fn told(model: &str, tenant: &str, upkept: &Upkept, tell: &dyn Fn(&str, &str)) {
-    match upkept {
-        Upkept::Consolidated => tracing::debug!(model, tenant, "consolidated"),
-        Upkept::Unsure(judgement) => tracing::info!(model, tenant, why = judgement.why, "not yet published"),
-        Upkept::Published(number, judgement) => {
+fn told(model: &str, tenant: &str, outcome: &MaintenanceOutcome, tell: &dyn Fn(&str, &str)) {
+    match outcome {
+        MaintenanceOutcome::Consolidated => tracing::debug!(model, tenant, "consolidated"),
+        MaintenanceOutcome::Unsure(judgement) => {
+            tracing::info!(model, tenant, why = judgement.why, "not yet published")
+        }
+        MaintenanceOutcome::Published(number, judgement) => {
             tracing::info!(model, tenant, generation = number, why = judgement.why, "published");
             tell(tenant, &format!("{model}: generation {number} was published: {}", judgement.why));
         }
-        Upkept::Discarded(judgement) => {
+        MaintenanceOutcome::Discarded(judgement) => {
             tracing::warn!(model, tenant, why = judgement.why, "discarded");
             tell(tenant, &format!("{model}: what was read was taken back: {}", judgement.why));
         }

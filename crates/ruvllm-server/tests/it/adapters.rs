@@ -8,7 +8,7 @@ use ruvllm_engine::{
     AdapterSet, Engine, FactorFormat, GenerateRequest, LoadOptions, Readout, SamplingParams, Speculation,
 };
 use ruvllm_lora::format::{gguf, peft};
-use ruvllm_lora::{Adapter, Delta, RowOrder, Values};
+use ruvllm_lora::{Adapter, Delta, FactorPair, RowOrder, Values};
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -392,7 +392,13 @@ fn large(engine: &Engine, rank: usize, seed: usize, path: &Path) {
     let delta = |target: &ruvllm_lora::Target| {
         let n_out = target.rows.len();
         let a = Values::from_f32(rank, target.n_in, &noise(rank * target.n_in));
-        Delta::new(&target.tensor, 1.0, (a, Values::from_f32(n_out, rank, &noise(n_out * rank))), None, RowOrder::Same)
+        Delta::new(
+            &target.tensor,
+            1.0,
+            FactorPair { a, b: Values::from_f32(n_out, rank, &noise(n_out * rank)) },
+            None,
+            RowOrder::Same,
+        )
     };
     let deltas = loader.targets().all().iter().filter(|target| target.tensor.starts_with("blk.")).map(delta);
     let adapter = Adapter::new("large", deltas.collect::<Result<_, _>>().expect("pairs")).expect("an adapter");

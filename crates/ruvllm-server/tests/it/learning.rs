@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ruvllm_learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
+use ruvllm_learning::{BackgroundOptions, LearningOptions, MaintenanceOptions};
 use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions, open_store};
 use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies};
 use serde_json::{Value, json};
@@ -218,13 +218,13 @@ fn what_is_undone_was_never_heard_and_generations_come_back() {
 fn what_the_gate_is_sure_of_is_published_and_the_rest_is_taken_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut options = learning(folder.path());
-    let upkeep = UpkeepOptions {
+    let maintenance = MaintenanceOptions {
         background: Some(BackgroundOptions { n_tokens: 256, interval: Duration::from_secs(1), ..Default::default() }),
-        judge_every: Some(Duration::from_secs(2)),
-        judge_tokens: 256,
-        ..UpkeepOptions::default()
+        evaluate_every: Some(Duration::from_secs(2)),
+        evaluate_tokens: 256,
+        ..MaintenanceOptions::default()
     };
-    options.learning = options.learning.map(|learning| LearningOptions { upkeep: Some(upkeep), ..learning });
+    options.learning = options.learning.map(|learning| LearningOptions { maintenance: Some(maintenance), ..learning });
     // An operator's word on how much of what MicroLoRA learned is held.
     let witness = WitnessOptions { folder: folder.path().join("log"), ..WitnessOptions::default() };
     {

@@ -6,7 +6,7 @@ use ruvllm_kernels::Isa;
 
 use super::*;
 use crate::history::{HistoryLimits, Setup};
-use crate::instant::{LearnOptions, MicroOptions, Notes};
+use crate::instant::{LearnOptions, MicroOptions, RequestTrace};
 use crate::store::{self, OpenOptions};
 use crate::toy::{Toy, text};
 
@@ -23,7 +23,7 @@ fn history(toy: &mut Toy, store: &Arc<dyn crate::store::Store>) -> History {
 /// MicroLoRA at half its rate: what a merge costs shows in steps that do not overshoot on 120 tokens read again and again.
 fn only_micro() -> LearnOptions {
     LearnOptions {
-        memory: None,
+        datastore: None,
         micro: Some(MicroOptions { rate: 5e-4, ..MicroOptions::default() }),
         ..LearnOptions::default()
     }
@@ -33,12 +33,12 @@ fn only_micro() -> LearnOptions {
 fn a_merge_changes_nothing_and_what_moved_stays() {
     let toy = Toy::new();
     let mut learned = toy.learned(only_micro());
-    let before = toy.read(&learned, &mut Notes::default(), &text(1)).0;
+    let before = toy.read(&learned, &mut RequestTrace::default(), &text(1)).0;
     (0..12).for_each(|_| _ = toy.learn(&mut learned, &text(1), 1.0));
-    let known = toy.read(&learned, &mut Notes::default(), &text(1)).0;
+    let known = toy.read(&learned, &mut RequestTrace::default(), &text(1)).0;
     let how = Consolidate { strength: 0.0, ..Consolidate::default() };
     learned.consolidate(&how).expect("a MicroLoRA");
-    let merged = toy.read(&learned, &mut Notes::default(), &text(1)).0;
+    let merged = toy.read(&learned, &mut RequestTrace::default(), &text(1)).0;
     assert!((merged - known).abs() < 1e-4 * known && known < before, "{before}, {known}, {merged}");
     assert_eq!(learned.micro().map(|micro| micro.rank()), Some(12));
     // Other text is learned on; the first is forgotten less than by MicroLoRA alone, which has no room for both.
@@ -51,10 +51,12 @@ fn a_merge_changes_nothing_and_what_moved_stays() {
         }
         learned.consolidate(&how).expect("a MicroLoRA");
     }
-    let after = |learned: &crate::Learned| toy.read(learned, &mut Notes::default(), &text(1)).0;
+    let after = |learned: &crate::Learned| toy.read(learned, &mut RequestTrace::default(), &text(1)).0;
     assert!(after(&learned) < 1.02 * after(&alone), "{} against {}", after(&learned), after(&alone));
-    let (one, other) =
-        (toy.read(&learned, &mut Notes::default(), &text(6)).0, toy.read(&alone, &mut Notes::default(), &text(6)).0);
+    let (one, other) = (
+        toy.read(&learned, &mut RequestTrace::default(), &text(6)).0,
+        toy.read(&alone, &mut RequestTrace::default(), &text(6)).0,
+    );
     assert!(one < 1.02 * other, "{one} against {other}: it still learns");
     // Off is off, and what makes no sense changes nothing.
     let bytes = learned.snapshot();
@@ -76,27 +78,27 @@ fn runs_are_due_bounded_and_in_the_log() {
     let options =
         BackgroundOptions { n_tokens: 200, interval: Duration::from_secs(3600), ..BackgroundOptions::default() };
     let mut background = Background::new(options, &one);
-    let study = |history: &mut History, toy: &mut Toy, seed: u32| {
-        let passage = crate::history::Passage {
+    let learn_document = |history: &mut History, toy: &mut Toy, seed: u32| {
+        let span = crate::history::Span {
             tokens: text(seed),
             n_read: 1,
             n_remembered: 1,
-            asked: None,
+            question: None,
             n_step: 32,
             skipped: Vec::new(),
             is_approx: false,
         };
-        history.study(passage, 1.0, toy).expect("a passage");
+        history.learn_document(span, 1.0, toy).expect("a span");
     };
-    study(&mut one, &mut toy, 1);
+    learn_document(&mut one, &mut toy, 1);
     assert!(!background.is_due(&one), "119 tokens");
-    study(&mut one, &mut toy, 2);
+    learn_document(&mut one, &mut toy, 2);
     assert!(background.is_due(&one));
     let report = background.run(&mut one, None).expect("a store");
     assert!(report.is_consolidated && report.n_due == 0 && !background.is_due(&one));
     // A budget of nothing merges and rehearses nothing; what is due stays due.
     background.options.budget = Duration::ZERO;
-    study(&mut one, &mut toy, 3);
+    learn_document(&mut one, &mut toy, 3);
     let report = background.run(&mut one, None).expect("a store");
     assert!(report.is_consolidated && report.n_due > 0);
     assert!(!background.run(&mut one, None).expect("a store").is_consolidated, "nothing new");

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use super::{Pattern, ReasoningBank, Select, check_dim, sorted_ids};
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, limit};
-use ruvllm_store::signed::{self, PublicKey, SigningKey};
+use ruvllm_store::signed::{self, FileKind, PublicKey, SigningKey};
 
 const MAGIC: &[u8; 8] = b"RUVBANK1";
 
@@ -55,7 +55,7 @@ fn opened<'a>(file: &'a [u8], trust: &Trust<'_>) -> Result<(&'a [u8], PublicKey)
         let message = format!("a file of {} bytes of patterns; at most {}", file.len(), trust.file_bytes_max);
         return Err(limit(message));
     }
-    Ok(signed::open(file, (MAGIC, "patterns"), trust.keys)?)
+    Ok(signed::open(file, FileKind { magic: MAGIC, what: "patterns" }, trust.keys)?)
 }
 
 impl ReasoningBank {

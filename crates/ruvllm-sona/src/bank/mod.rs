@@ -27,6 +27,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::codec::number_of_key;
 use crate::error::{SonaError, SonaErrorKind, limit};
 use crate::index::{IndexConfig, VectorIndex};
 use crate::store::{Durability, Scan, Store, Table, Transaction};
@@ -35,6 +36,7 @@ mod distill;
 mod exchange;
 mod kmeans;
 mod pattern;
+mod select;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +45,8 @@ pub use exchange::{Imported, Trust, signed_by};
 pub use kmeans::{Clusters, kmeans};
 pub use pattern::{Pattern, Step, Verdict};
 pub use ruvllm_store::signed::{PublicKey, SigningKey};
+use select::Facts;
+pub use select::Select;
 
 /// The patterns of each tenant, by id.
 const PATTERNS: Table = Table::new("patterns");
@@ -82,37 +86,6 @@ impl BankConfig {
     }
 }
 
-/// Selection of patterns.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Select {
-    verdicts: Option<u8>,
-    quality_min: f32,
-    from_ms: u64,
-}
-
-impl Select {
-    /// Selects patterns with this verdict; called again, with this one too.
-    pub fn verdict(self, verdict: Verdict) -> Select {
-        Select { verdicts: Some(self.verdicts.unwrap_or(0) | 1 << verdict as u8), ..self }
-    }
-
-    /// Selects patterns of at least this quality.
-    pub fn quality_min(self, quality_min: f32) -> Select {
-        Select { quality_min, ..self }
-    }
-
-    /// Selects patterns made at or after this time, in Unix milliseconds.
-    pub fn since(self, from_ms: u64) -> Select {
-        Select { from_ms, ..self }
-    }
-
-    fn takes(&self, facts: &Facts) -> bool {
-        self.verdicts.is_none_or(|set| set & 1 << facts.verdict as u8 != 0)
-            && facts.quality >= self.quality_min
-            && facts.created_ms >= self.from_ms
-    }
-}
-
 /// A pattern that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
@@ -122,24 +95,6 @@ pub struct Found {
     pub similarity: f32,
     /// The pattern.
     pub pattern: Pattern,
-}
-
-/// What a search asks of a pattern, in memory.
-struct Facts {
-    verdict: Verdict,
-    quality: f32,
-    created_ms: u64,
-    usefulness: f32,
-    content: [u8; 16],
-    items: Vec<u64>,
-}
-
-impl Facts {
-    fn of(pattern: &Pattern) -> Facts {
-        let Pattern { verdict, quality, created_ms, .. } = *pattern;
-        let (usefulness, content, items) = (pattern.usefulness(), pattern.content_digest(), pattern.items.clone());
-        Facts { verdict, quality, created_ms, usefulness, content, items }
-    }
 }
 
 struct State {
@@ -210,7 +165,7 @@ impl ReasoningBank {
         {
             let snapshot = store.snapshot()?;
             snapshot.scan(PATTERNS, &Scan::all(tenant.as_bytes()), &mut |key, value| {
-                let (id, pattern) = (id_of(key)?, Pattern::from_bytes(value)?);
+                let (id, pattern) = (number_of_key(key, "pattern")?, Pattern::from_bytes(value)?);
                 check_dim(&config, &pattern)?;
                 facts.insert(id, Facts::of(&pattern));
                 vectors.push((id, pattern.embedding));
@@ -316,7 +271,7 @@ impl ReasoningBank {
         ids.into_iter().filter_map(|id| read(id).transpose()).collect()
     }
 
-    /// Notes that a pattern was used and how good that came out, 0 to 1; returns whether there is one. The note is on disk
+    /// Records that a pattern was used and how good that came out, 0 to 1; returns whether there is one. The record is on disk
     /// with the next durable change.
     ///
     /// # Errors
@@ -342,7 +297,7 @@ impl ReasoningBank {
         let hits = {
             let state = self.read();
             let takes = |id: u64| state.facts.get(&id).is_some_and(|facts| select.takes(facts));
-            let filter: Option<crate::index::Filter<'_>> =
+            let filter: Option<crate::index::IdFilter<'_>> =
                 if *select == Select::default() { None } else { Some(&takes) };
             state.index.search(query, k, filter)?
         };
@@ -495,11 +450,6 @@ fn check_dim(config: &BankConfig, pattern: &Pattern) -> Result<(), SonaError> {
             Err(SonaError::new(SonaErrorKind::Shape, message))
         }
     }
-}
-
-fn id_of(key: &[u8]) -> Result<u64, SonaError> {
-    let bytes = key.try_into().map_err(|_| crate::error::invalid("a pattern's key is no number"))?;
-    Ok(u64::from_be_bytes(bytes))
 }
 
 fn sorted_ids(facts: &HashMap<u64, Facts>) -> Vec<u64> {

@@ -109,11 +109,7 @@ impl Pattern {
     /// If the bytes are something else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Pattern, SonaError> {
         let mut from = Reader::new(bytes, "pattern");
-        let format = from.u8()?;
-        if !(FORMAT_WITHOUT_ITEMS..=FORMAT).contains(&format) {
-            let message = format!("pattern: format {format}, this program reads up to {FORMAT}");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
+        let format = from.format(FORMAT_WITHOUT_ITEMS..=FORMAT)?;
         let (task, embedding) = (from.text()?, from.f32s()?);
         let mut steps = vec![];
         for _ in 0..from.count(8)? {

@@ -25,7 +25,7 @@ mod tests;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::codec::{Reader, Writer};
-use crate::error::{SonaError, SonaErrorKind, limit};
+use crate::error::{SonaError, limit};
 use crate::session::{names_of, scope_of};
 use crate::store::{Durability, Scan, Store, Table, Transaction};
 use index::{Index, Known, Name};
@@ -93,11 +93,7 @@ impl Label {
 
     fn from_bytes(bytes: &[u8]) -> Result<Label, SonaError> {
         let mut from = Reader::new(bytes, "document");
-        let format = from.u8()?;
-        if format != FORMAT {
-            let message = format!("document: format {format}, this program reads {FORMAT}");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
+        from.format(FORMAT..=FORMAT)?;
         let (made_ms, used_ms, is_lasting) = (from.u64()?, from.u64()?, from.u8()? != 0);
         let known = Known { made_ms, used_ms, is_lasting, n_bytes: from.u64()?, next: from.u64()? };
         let label = Label { known, head: from.bytes()?.to_vec() };
@@ -331,14 +327,23 @@ impl Documents {
         change.put(DOCUMENTS, &scope_of(&name.tenant, &name.id)?, &key_of(0), &label.to_bytes())?;
         // Whoever changes the index has the store's one transaction, as this does.
         let gone = self.read().surplus(name, n_bytes, &self.limits);
-        for name in &gone {
+        self.remove_and_commit(change, &gone)?.note(name, label.known);
+        Ok(())
+    }
+
+    /// Removes documents and makes that and the rest of a change real; returns the index, which has forgotten them.
+    fn remove_and_commit(
+        &self,
+        mut change: Box<dyn Transaction + '_>,
+        gone: &[Name],
+    ) -> Result<RwLockWriteGuard<'_, Index>, SonaError> {
+        for name in gone {
             change.remove_scope(DOCUMENTS, &scope_of(&name.tenant, &name.id)?)?;
         }
         let mut index = self.write();
         change.commit()?;
         gone.iter().for_each(|name| index.forget(name));
-        index.note(name, label.known);
-        Ok(())
+        Ok(index)
     }
 
     fn remove_where(&self, goes: impl Fn(&Index) -> Vec<Name>) -> Result<usize, SonaError> {
@@ -346,14 +351,9 @@ impl Documents {
         if goes(&self.read()).is_empty() {
             return Ok(0);
         }
-        let mut change = self.store.begin(Durability::Durable)?;
+        let change = self.store.begin(Durability::Durable)?;
         let gone = goes(&self.read());
-        for name in &gone {
-            change.remove_scope(DOCUMENTS, &scope_of(&name.tenant, &name.id)?)?;
-        }
-        let mut index = self.write();
-        change.commit()?;
-        gone.iter().for_each(|name| index.forget(name));
+        drop(self.remove_and_commit(change, &gone)?);
         Ok(gone.len())
     }
 

@@ -1,6 +1,7 @@
 //! Documents in stores that are opened again, full, or old.
 
 use super::*;
+use crate::error::SonaErrorKind;
 use crate::store::{Limits, MasterKey, OpenOptions, in_memory, open};
 
 const DAY: u64 = 24 * 3_600_000;

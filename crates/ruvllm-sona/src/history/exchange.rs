@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{History, State};
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, invalid, limit};
-use ruvllm_store::signed::{self, PublicKey, SigningKey};
+use ruvllm_store::signed::{self, FileKind, PublicKey, SigningKey};
 
 const MAGIC: &[u8; 8] = b"RUVKNOW1";
 
@@ -26,11 +26,11 @@ fn opened<'a>(file: &'a [u8], trusted: &[PublicKey]) -> Result<(&'a [u8], Public
     if file.len() > FILE_BYTES_MAX {
         return Err(limit(format!("a file of {} bytes; at most {FILE_BYTES_MAX}", file.len())));
     }
-    Ok(signed::open(file, (MAGIC, "what was learned"), trusted)?)
+    Ok(signed::open(file, FileKind { magic: MAGIC, what: "what was learned" }, trusted)?)
 }
 
 impl History {
-    /// Returns all that is known as a signed file: memory, gate, MicroLoRA and corrections; nothing of the log.
+    /// Returns all that is known as a signed file: datastore, λ, MicroLoRA and corrections; nothing of the log.
     ///
     /// # Errors
     /// An adapter of the deep loop is part of it, which is not in the file.

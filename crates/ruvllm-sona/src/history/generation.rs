@@ -2,7 +2,7 @@
 
 use super::item::{read_figures, write_figures};
 use crate::codec::{Reader, Writer};
-use crate::error::{SonaError, SonaErrorKind};
+use crate::error::SonaError;
 use crate::store::{Scan, Snapshot, Table, Transaction};
 
 /// Generations of each tenant, by number.
@@ -59,11 +59,7 @@ impl Generation {
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Generation, SonaError> {
         let mut from = Reader::new(bytes, "generation");
-        let format = from.u8()?;
-        if format != FORMAT {
-            let message = format!("generation: format {format}, this program reads {FORMAT}");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
+        from.format(FORMAT..=FORMAT)?;
         let (number, parent, unix_ms, why) = (from.u64()?, from.u64()?, from.u64()?, from.text()?);
         let (first, end) = (from.u64()?, from.u64()?);
         let (is_oldest, has_state) = (from.u8()? == 1, from.u8()? == 1);

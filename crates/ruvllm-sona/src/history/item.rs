@@ -1,27 +1,27 @@
-//! Items of the log: what was taken in, as bytes.
+//! Items of the log: what was ingested, as bytes.
 
 use crate::background::Consolidate;
 use crate::codec::{Reader, Writer};
-use crate::episodes::Verdict;
+use crate::corrections::Correctness;
+use crate::datastore::DatastoreOptions;
 use crate::error::{SonaError, SonaErrorKind};
-use crate::instant::{LearnOptions, Learned, MicroOptions, Notes, Stamp};
-use crate::memory::MemoryOptions;
+use crate::instant::{LearnOptions, Learned, MicroOptions, RequestTrace, Stamp};
 use crate::names::{Kind, Names};
 use crate::whiten::Key;
 
 /// First byte of an item's record.
 const FORMAT: u8 = 4;
-/// The earliest that is read: it has no approximate passages.
+/// The earliest that is read: it has no approximate spans.
 const FORMAT_MIN: u8 = 3;
 
-/// A text that was learned from: everything that its [`Notes`](crate::Notes) heard, in order.
+/// A text that was learned from: everything that its [`RequestTrace`](crate::RequestTrace) observed, in order.
 ///
 /// ```text
 /// tokens   0 .. n_read          n_read .. n_remembered     n_remembered ..
-/// notes    Notes::read          Notes::remember            Notes::adjust, Notes::accept      (skipped: Notes::read)
+/// trace    read                 remember                   adjust, accept      (skipped: read)
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Passage {
+pub struct Span {
     /// All tokens.
     pub tokens: Vec<u32>,
     /// The first of them were only read; at least one, which no state is before.
@@ -29,18 +29,18 @@ pub struct Passage {
     /// End of the tokens that were remembered: a prompt whose logits nobody computed.
     pub n_remembered: usize,
     /// Question, if the request was for an answer.
-    pub asked: Option<Names>,
+    pub question: Option<Names>,
     /// Tokens after which steps were taken while it was read, again and again; 0: only at its end. For documents, which nobody
     /// else learns beside.
     pub n_step: usize,
-    /// Places behind [`Passage::n_read`], ascending, whose tokens were only read: nobody computed what they follow, such as where a
+    /// Places behind [`Span::n_read`], ascending, whose tokens were only read: nobody computed what they follow, such as where a
     /// grammar left no choice.
     pub skipped: Vec<u32>,
     /// Whether its rows of logits had approximate ones, see [`LogitRow`](ruvllm_lora::micro::LogitRow).
     pub is_approx: bool,
 }
 
-impl Passage {
+impl Span {
     /// Whether the token there was only read.
     pub(super) fn is_skipped(&self, at: usize) -> bool {
         u32::try_from(at).is_ok_and(|at| self.skipped.binary_search(&at).is_ok())
@@ -55,7 +55,7 @@ impl Passage {
             true => Ok(()),
             false => {
                 let (read, remembered) = (self.n_read, self.n_remembered);
-                let line = format!("a passage of {n} tokens, of which {read} were read and {remembered} remembered");
+                let line = format!("a span of {n} tokens, of which {read} were read and {remembered} remembered");
                 Err(SonaError::new(SonaErrorKind::Shape, line))
             }
         }
@@ -66,23 +66,23 @@ impl Passage {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Item {
-    /// A request's notes, or a document's.
+    /// A request's trace, or a document's.
     Read {
         /// What was read.
-        passage: Passage,
+        span: Span,
         /// How much it counts, above 0, up to 1.
         quality: f32,
     },
     /// A correction.
-    Told {
+    Corrected {
         /// Names in the question.
         names: Names,
         /// Tokens of the answer.
         answer: Vec<u32>,
         /// Right or wrong.
-        verdict: Verdict,
+        verdict: Correctness,
     },
-    /// The gate rehearsed.
+    /// λ was fitted on calibration text.
     Rehearsed {
         /// Positions, at most.
         n_max: usize,
@@ -117,47 +117,50 @@ pub enum Item {
     },
     /// What stood here was taken back: nothing of it is left.
     Undone,
-    /// A text was held back: nothing was learned of it, so that it can tell whether what was learned is good.
-    Held {
+    /// A text of the holdout: nothing was learned of it, so that it shows whether what was learned is good.
+    Holdout {
         /// The text.
-        passage: Passage,
+        span: Span,
     },
 }
 
 impl Item {
     /// Whether it changed what is known, so that it can be undone.
     pub fn has_effect(&self) -> bool {
-        use Item::{Adopted, Configured, Consolidated, Read, Rehearsed, Told};
-        matches!(self, Read { .. } | Told { .. } | Rehearsed { .. } | Configured(_) | Consolidated(_) | Adopted { .. })
+        use Item::{Adopted, Configured, Consolidated, Corrected, Read, Rehearsed};
+        matches!(
+            self,
+            Read { .. } | Corrected { .. } | Rehearsed { .. } | Configured(_) | Consolidated(_) | Adopted { .. }
+        )
     }
 }
 
 /// Training item on its way to become an [`Item`]: with its sources, which the log does not keep.
 #[derive(Debug)]
-pub enum Taught {
-    /// A request was heard.
+pub enum TrainingItem {
+    /// A request's trace.
     Read {
-        /// What it found out.
-        notes: Box<Notes>,
-        /// What the notes heard.
-        passage: Passage,
+        /// The trace.
+        trace: Box<RequestTrace>,
+        /// Tokens that the trace observed.
+        span: Span,
         /// How much it counts, 0 to 1.
         quality: f32,
     },
-    /// A text is held back, see [`Item::Held`].
-    Held {
+    /// A text of the holdout, see [`Item::Holdout`].
+    Holdout {
         /// The text.
-        passage: Passage,
+        span: Span,
     },
     /// An answer was wrong.
     Rejected {
         /// Names in the question.
         names: Names,
-        /// What was noted of the answer.
-        notes: Box<Notes>,
+        /// Trace of the answer.
+        trace: Box<RequestTrace>,
     },
-    /// An answer to a question was told.
-    Told {
+    /// A correction: an answer to a question.
+    Corrected {
         /// Names in the question.
         names: Names,
         /// The final hidden states that the tokens follow: `[n, n_embd]`.
@@ -165,25 +168,27 @@ pub enum Taught {
         /// Tokens of the answer.
         answer: Vec<u32>,
         /// Right or wrong.
-        verdict: Verdict,
+        verdict: Correctness,
     },
 }
 
-impl Taught {
-    /// Teaches it to what nobody keeps a log of, as [`History::take`](super::History::take) would; returns whether there was something to
+impl TrainingItem {
+    /// Applies it to a state that has no log, as [`History::ingest_item`](super::History::ingest_item) would; returns whether there was something to
     /// learn.
     ///
     /// # Errors
-    /// As [`Learned::tell`].
-    pub fn teach(self, learned: &mut Learned) -> Result<bool, SonaError> {
+    /// As [`Learned::add_correction`].
+    pub fn apply_to(self, learned: &mut Learned) -> Result<bool, SonaError> {
         match self {
-            Taught::Read { quality: 0.0, .. } | Taught::Held { .. } => return Ok(false),
-            Taught::Read { notes, quality, .. } => {
-                learned.take_in(*notes, quality);
+            TrainingItem::Read { quality: 0.0, .. } | TrainingItem::Holdout { .. } => return Ok(false),
+            TrainingItem::Read { trace, quality, .. } => {
+                learned.ingest(*trace, quality);
                 learned.rehearse(usize::MAX);
             }
-            Taught::Rejected { names, notes } => learned.reject(&names, &notes)?,
-            Taught::Told { names, hidden, answer, verdict } => learned.tell(&names, &hidden, &answer, verdict)?,
+            TrainingItem::Rejected { names, trace } => learned.reject(&names, &trace)?,
+            TrainingItem::Corrected { names, hidden, answer, verdict } => {
+                learned.add_correction(&names, &hidden, &answer, verdict)?
+            }
         }
         Ok(true)
     }
@@ -194,7 +199,7 @@ impl Taught {
 pub(super) struct Record {
     pub unix_ms: u64,
     pub item: Item,
-    /// Versions that a passage read, and from which token on.
+    /// Versions that a span read, and from which token on.
     pub stamps: Vec<Stamp>,
     /// The keys of a correction.
     pub keys: Vec<Key>,
@@ -214,13 +219,13 @@ impl Record {
         let mut to = Writer::new();
         to.u8(FORMAT).u64(self.unix_ms);
         match &self.item {
-            Item::Read { passage, quality } => {
-                write_passage(to.u8(0).f32(*quality), passage);
+            Item::Read { span, quality } => {
+                write_span(to.u8(0).f32(*quality), span);
                 to.count(self.stamps.len());
-                self.stamps.iter().for_each(|stamp| _ = to.count(stamp.n_heard).u64(stamp.version));
+                self.stamps.iter().for_each(|stamp| _ = to.count(stamp.n_observed).u64(stamp.version));
             }
-            Item::Told { names, answer, verdict } => {
-                to.u8(1).u8(u8::from(*verdict == Verdict::Wrong));
+            Item::Corrected { names, answer, verdict } => {
+                to.u8(1).u8(u8::from(*verdict == Correctness::Wrong));
                 write_names(&mut to, names);
                 to.u32s(answer).count(self.keys.first().map_or(0, |key| key.bytes.len()));
                 self.keys.iter().for_each(|key| _ = to.i8s(&key.bytes).f32(key.scale));
@@ -242,35 +247,31 @@ impl Record {
                 to.u8(9).raw(digest).count(sources.len());
                 sources.iter().for_each(|id| _ = to.u64(*id));
             }
-            Item::Held { passage } => write_passage(to.u8(10), passage),
+            Item::Holdout { span } => write_span(to.u8(10), span),
         }
         to.take()
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Record, SonaError> {
         let mut from = Reader::new(bytes, "learning log");
-        let format = from.u8()?;
-        if !(FORMAT_MIN..=FORMAT).contains(&format) {
-            let message = format!("learning log: format {format}, this program reads {FORMAT_MIN} to {FORMAT}");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
+        let format = from.format(FORMAT_MIN..=FORMAT)?;
         let mut record = Record::new(from.u64()?, Item::Undone);
         record.item = match from.u8()? {
             0 => {
-                let (quality, passage) = (from.f32()?, read_passage(&mut from, format)?);
+                let (quality, span) = (from.f32()?, read_span(&mut from, format)?);
                 for _ in 0..from.count(12)? {
-                    record.stamps.push(Stamp { n_heard: from.u32()? as usize, version: from.u64()? });
+                    record.stamps.push(Stamp { n_observed: from.u32()? as usize, version: from.u64()? });
                 }
-                Item::Read { passage, quality }
+                Item::Read { span, quality }
             }
             1 => {
-                let verdict = if from.u8()? == 0 { Verdict::Right } else { Verdict::Wrong };
+                let verdict = if from.u8()? == 0 { Correctness::Right } else { Correctness::Wrong };
                 let (names, answer) = (read_names(&mut from)?, from.u32s()?);
                 let n_key = from.u32()? as usize;
                 for _ in 0..answer.len() {
                     record.keys.push(Key { bytes: from.i8s(n_key)?, scale: from.f32()? });
                 }
-                Item::Told { names, answer, verdict }
+                Item::Corrected { names, answer, verdict }
             }
             2 => Item::Rehearsed { n_max: from.number(usize::MAX)? },
             3 => Item::Configured(read_options(&mut from)?),
@@ -287,7 +288,7 @@ impl Record {
                 let digest = from.array()?;
                 Item::Adopted { digest, sources: (0..from.count(8)?).map(|_| from.u64()).collect::<Result<_, _>>()? }
             }
-            10 => Item::Held { passage: read_passage(&mut from, format)? },
+            10 => Item::Holdout { span: read_span(&mut from, format)? },
             kind => return Err(from.invalid(format_args!("there is no kind {kind}"))),
         };
         from.end()?;
@@ -295,22 +296,22 @@ impl Record {
     }
 }
 
-fn write_passage(to: &mut Writer, passage: &Passage) {
-    to.u32s(&passage.tokens).count(passage.n_read).count(passage.n_remembered);
-    to.count(passage.n_step).u32s(&passage.skipped).u8(u8::from(passage.asked.is_some()));
-    passage.asked.iter().for_each(|names| write_names(to, names));
-    to.u8(u8::from(passage.is_approx));
+fn write_span(to: &mut Writer, span: &Span) {
+    to.u32s(&span.tokens).count(span.n_read).count(span.n_remembered);
+    to.count(span.n_step).u32s(&span.skipped).u8(u8::from(span.question.is_some()));
+    span.question.iter().for_each(|names| write_names(to, names));
+    to.u8(u8::from(span.is_approx));
 }
 
-fn read_passage(from: &mut Reader<'_>, format: u8) -> Result<Passage, SonaError> {
+fn read_span(from: &mut Reader<'_>, format: u8) -> Result<Span, SonaError> {
     let tokens = from.u32s()?;
     let (n_read, n_remembered) = (from.u32()? as usize, from.u32()? as usize);
     let (n_step, skipped) = (from.u32()? as usize, from.u32s()?);
-    let asked = if from.u8()? == 0 { None } else { Some(read_names(from)?) };
+    let question = if from.u8()? == 0 { None } else { Some(read_names(from)?) };
     let is_approx = format > FORMAT_MIN && from.u8()? != 0;
-    let passage = Passage { tokens, n_read, n_remembered, asked, n_step, skipped, is_approx };
-    passage.check()?;
-    Ok(passage)
+    let span = Span { tokens, n_read, n_remembered, question, n_step, skipped, is_approx };
+    span.check()?;
+    Ok(span)
 }
 
 fn write_names(to: &mut Writer, names: &Names) {
@@ -339,9 +340,9 @@ pub(super) fn read_figures(from: &mut Reader<'_>) -> Result<Vec<(String, f64)>, 
 }
 
 pub(super) fn write_options(to: &mut Writer, options: &LearnOptions) {
-    to.f32(options.temperature).u8(u8::from(options.memory.is_some()));
+    to.f32(options.temperature).u8(u8::from(options.datastore.is_some()));
     let number = |to: &mut Writer, n: usize| _ = to.u64(n as u64);
-    if let Some(MemoryOptions { n_bytes_max, n_nearest, n_exact_max, n_candidates }) = options.memory {
+    if let Some(DatastoreOptions { n_bytes_max, n_nearest, n_exact_max, n_candidates }) = options.datastore {
         [n_bytes_max, n_nearest, n_exact_max, n_candidates].into_iter().for_each(|n| number(to, n));
     }
     to.u8(u8::from(options.micro.is_some()));
@@ -355,10 +356,10 @@ pub(super) fn write_options(to: &mut Writer, options: &LearnOptions) {
 pub(super) fn read_options(from: &mut Reader<'_>) -> Result<LearnOptions, SonaError> {
     let temperature = from.f32()?;
     let number = |from: &mut Reader<'_>| from.number(usize::MAX);
-    let memory = match from.u8()? {
+    let datastore = match from.u8()? {
         0 => None,
         // The order of the fields is the order of the bytes.
-        _ => Some(MemoryOptions {
+        _ => Some(DatastoreOptions {
             n_bytes_max: number(from)?,
             n_nearest: number(from)?,
             n_exact_max: number(from)?,
@@ -373,5 +374,5 @@ pub(super) fn read_options(from: &mut Reader<'_>) -> Result<LearnOptions, SonaEr
             Some(MicroOptions { rank, rate, n_tokens, n_likeliest, is_centred })
         }
     };
-    Ok(LearnOptions { memory, micro, temperature })
+    Ok(LearnOptions { datastore, micro, temperature })
 }

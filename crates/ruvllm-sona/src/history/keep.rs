@@ -6,7 +6,7 @@ use super::rebuild::{self, Reading};
 use super::watched::Watched;
 use super::{ADAPTERS, Generation, HEAD, HEADS, Head, History, ITEMS, Sound, State};
 use crate::clock::now_ms;
-use crate::codec::{Reader, Writer};
+use crate::codec::{Reader, Writer, number_of_key};
 use crate::error::{SonaError, invalid};
 use crate::instant::Learned;
 use crate::store::{Durability, Scan, Snapshot, Store, Transaction};
@@ -84,7 +84,7 @@ impl History {
     /// from.
     ///
     /// # Errors
-    /// If it cannot be written; then nothing more is taken in before the history is opened again.
+    /// If it cannot be written; then nothing more is ingested before the history is opened again.
     pub fn forget(&mut self) -> Result<(), SonaError> {
         self.restart(None)?;
         Ok(self.store.scrub()?)
@@ -189,7 +189,7 @@ impl History {
     fn sizes(&self) -> Result<Vec<Size>, SonaError> {
         let mut sizes = Vec::new();
         self.store.snapshot()?.scan(ITEMS, &Scan::all(&self.tenant), &mut |key, bytes| {
-            let (id, record) = (id_of(key)?, Record::from_bytes(bytes)?);
+            let (id, record) = (number_of_key(key, "learning log")?, Record::from_bytes(bytes)?);
             let first_version = record.first_version().unwrap_or(id);
             sizes.push(Size { id, n_bytes: bytes.len() as u64, first_version });
             Ok(true)
@@ -267,7 +267,7 @@ pub(super) fn items(
     let scan = Scan::all(tenant).between(&[], Some(&before)).newest_first();
     store.snapshot()?.scan(ITEMS, &scan, &mut |key, bytes| {
         let record = Record::from_bytes(bytes)?;
-        items.push((id_of(key)?, record.unix_ms, record.item));
+        items.push((number_of_key(key, "learning log")?, record.unix_ms, record.item));
         Ok(items.len() < n)
     })?;
     Ok(items)
@@ -285,13 +285,8 @@ pub(super) fn generations_of(snapshot: &dyn Snapshot, tenant: &[u8]) -> Result<V
 pub(super) fn last_item(snapshot: &dyn Snapshot, tenant: &[u8]) -> Result<u64, SonaError> {
     let mut last = 0;
     snapshot.scan(ITEMS, &Scan::all(tenant).newest_first(), &mut |key, _| {
-        last = id_of(key)?;
+        last = number_of_key(key, "learning log")?;
         Ok(false)
     })?;
     Ok(last)
-}
-
-pub(super) fn id_of(key: &[u8]) -> Result<u64, SonaError> {
-    let bytes = key.try_into().map_err(|_| invalid(format!("learning log: a key of {} bytes", key.len())))?;
-    Ok(u64::from_be_bytes(bytes))
 }

@@ -1,12 +1,12 @@
 //! The history of what a tenant taught: a log, generations to go back to, and items taken back as if they had never been.
 //!
 //! ```text
-//! log           item 1, 2, 3 …       what was taken in; each is in the store before it counts
+//! log           item 1, 2, 3 …       what was ingested; each is in the store before it counts
 //! generations   1 ← 2 ← 3            states that were published; 2 ← 4 after going back to 2
 //! state now     = generation + the items since, always
 //! ```
 //! What is learned is a function of the items in their order. [`History::undo`] takes one out and plays the others again from
-//! the generation before it, so what is known then is byte for byte what would be known without it: a passage is not kept as
+//! the generation before it, so what is known then is byte for byte what would be known without it: a span is not kept as
 //! what it once taught, but as its tokens, which the model reads again ([`Reading`]), against what is known without the item.
 //! [`History::rollback`] goes back to a generation.
 //!
@@ -18,9 +18,12 @@
 mod adopt;
 mod exchange;
 mod generation;
+mod ingest;
 mod item;
 mod keep;
+mod publish;
 mod rebuild;
+mod state;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -28,28 +31,24 @@ mod watched;
 
 pub use exchange::signed_by;
 pub use generation::Generation;
-pub use item::{Item, Passage, Taught};
+pub use item::{Item, Span, TrainingItem};
 pub use keep::{Overview, forget, look, tenants};
 pub use rebuild::{Each, Reading, losses};
+use state::{HEAD, Head, State};
 pub use undo::Also;
 use watched::{Before, Watched};
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::background::Consolidate;
 use crate::calibration::Calibration;
 use crate::clock::now_ms;
-use crate::codec::{Reader, Writer};
-use crate::episodes::Verdict;
+use crate::codec::number_of_key;
 use crate::error::{SonaError, SonaErrorKind, invalid};
-use crate::instant::{LearnOptions, Learned, Notes, Stamp};
-use crate::names::Names;
-use crate::publish::Judgement;
+use crate::instant::{LearnOptions, Learned};
 use crate::store::{Durability, Scan, Snapshot, Store, Table, Transaction as _};
-use crate::whiten::Key;
-use item::{Record, read_options, write_options};
-use keep::{generations_of, id_of, items, last_item};
+use item::Record;
+use keep::{generations_of, items, last_item};
 use ruvllm_kernels::Compute;
 
 /// The log of each tenant, by id.
@@ -60,12 +59,6 @@ const HEADS: Table = Table::new("learning heads");
 
 /// What the deep loop knew when it was adopted, in pieces, by digest and place.
 const ADAPTERS: Table = Table::new("learning adapters");
-
-/// The only key of a tenant's head.
-const HEAD: &[u8] = b"head";
-
-/// What a state begins with.
-const MAGIC: [u8; 8] = *b"ruvstat1";
 
 /// Limits of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,45 +89,6 @@ pub struct Setup {
     pub limits: HistoryLimits,
 }
 
-/// All that is known.
-#[derive(Clone, Debug)]
-struct State {
-    /// Shared with those who read it; what changes it has a copy of its own.
-    learned: Arc<Learned>,
-    /// Digest of what the deep loop knows, if an adapter of it was adopted.
-    adopted: Option<[u8; 32]>,
-}
-
-impl State {
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut to = Writer::of(MAGIC);
-        write_options(&mut to, self.learned.options());
-        to.u8(u8::from(self.adopted.is_some())).raw(&self.adopted.unwrap_or_default());
-        to.part(&self.learned.snapshot());
-        to.take()
-    }
-
-    /// What is known before anything was taught.
-    fn empty(options: LearnOptions, setup: &Setup) -> Result<State, SonaError> {
-        let learned = Learned::new(Arc::clone(&setup.calibration), options, setup.compute.clone())?;
-        Ok(State { learned: Arc::new(learned), adopted: None })
-    }
-
-    /// What is known, to be changed.
-    fn learned_mut(&mut self) -> &mut Learned {
-        Arc::make_mut(&mut self.learned)
-    }
-
-    fn from_bytes(bytes: &[u8], setup: &Setup) -> Result<State, SonaError> {
-        let mut from = Reader::of(bytes, MAGIC, "state of a tenant")?;
-        let options = read_options(&mut from)?;
-        let (has_adopted, digest) = (from.u8()? == 1, from.array()?);
-        let learned = Learned::restore(from.part()?, Arc::clone(&setup.calibration), options, setup.compute.clone())?;
-        from.end()?;
-        Ok(State { learned: Arc::new(learned), adopted: has_adopted.then_some(digest) })
-    }
-}
-
 /// Whether what is on the disk is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sound {
@@ -143,40 +97,6 @@ enum Sound {
     Unsure(Before),
     /// A commit failed that was to put something else in the place of everything.
     Replacing,
-}
-
-/// Where a tenant stands.
-#[derive(Clone, Debug, PartialEq)]
-struct Head {
-    /// The generation that the state now came from.
-    parent: u64,
-    /// The items since then have ids from here.
-    first: u64,
-    /// What was learned with at first.
-    options: LearnOptions,
-    /// Digest of the calibration.
-    calibration: [u8; 32],
-}
-
-impl Head {
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut to = Writer::new();
-        write_options(to.u8(1).u64(self.parent).u64(self.first).raw(&self.calibration), &self.options);
-        to.take()
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Result<Head, SonaError> {
-        let mut from = Reader::new(bytes, "learning head");
-        let format = from.u8()?;
-        if format != 1 {
-            let message = format!("learning head: format {format}, this program reads 1");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
-        let (parent, first, calibration) = (from.u64()?, from.u64()?, from.array()?);
-        let options = read_options(&mut from)?;
-        from.end()?;
-        Ok(Head { parent, first, options, calibration })
-    }
 }
 
 /// History of one tenant's teaching of one model. Changes come one after another; while requests read
@@ -189,7 +109,7 @@ pub struct History {
     generations: Vec<Generation>,
     state: State,
     next_item: u64,
-    /// Versions that no longer are part of what is known: notes that read them are not taken in.
+    /// Versions that no longer are part of what is known: traces that read them are not ingested.
     gone: Vec<Range<u64>>,
     /// Whether memory and log say the same.
     sound: Sound,
@@ -295,142 +215,6 @@ impl History {
         self.state.to_bytes()
     }
 
-    /// Takes in what a request found out, and returns the item's id; it is on disk then. `passage` is what the notes heard.
-    /// Nothing is taken in, and `None` returned, at quality 0, or when the request read what was undone, rolled back or let go since:
-    /// what it found out may come from there.
-    ///
-    /// # Errors
-    /// The notes heard something else than the passage, the quality is no number of 0 to 1, or it cannot be written.
-    pub fn take_in(&mut self, notes: Notes, passage: Passage, quality: f32) -> Result<Option<u64>, SonaError> {
-        check_quality(quality)?;
-        passage.check()?;
-        if notes.n_heard() != passage.tokens.len() || passage.n_step > 0 {
-            let line = format!("notes of {} tokens for a passage of {}", notes.n_heard(), passage.tokens.len());
-            return Err(SonaError::new(SonaErrorKind::Shape, line));
-        }
-        let stamps = notes.stamps().to_vec();
-        if quality == 0.0 || stamps.is_empty() || self.is_gone(&stamps) {
-            return Ok(None);
-        }
-        let record = Record { stamps, ..Record::new(now_ms(), Item::Read { passage, quality }) };
-        let take_in = |learned: &mut Learned| {
-            learned.take_in(notes, quality);
-            Ok(())
-        };
-        self.log_and(record, take_in).map(Some)
-    }
-
-    /// Holds a text back, for the gate: nothing is learned of it. Returns the item's id.
-    ///
-    /// # Errors
-    /// It is no passage, or it cannot be written.
-    pub fn hold(&mut self, passage: Passage) -> Result<u64, SonaError> {
-        passage.check()?;
-        self.log_and(Record::new(now_ms(), Item::Held { passage }), |_| Ok(()))
-    }
-
-    /// Reads a document and learns it, with steps on the way if [`Passage::n_step`] says so; returns the item's id.
-    ///
-    /// # Errors
-    /// The model cannot read it, the quality is not above 0, up to 1, or it cannot be written.
-    pub fn study(&mut self, passage: Passage, quality: f32, reading: &mut dyn Reading) -> Result<u64, SonaError> {
-        check_quality(quality)?;
-        passage.check()?;
-        let passage = Passage { n_step: passage.n_step.max(1), ..passage };
-        let record = Record::new(now_ms(), Item::Read { passage: passage.clone(), quality });
-        self.log_and(record, |learned| rebuild::study(&passage, quality, learned, reading))
-    }
-
-    /// Takes in what somebody taught, and lets the gate rehearse behind what was read; returns the item's id, `None` where nothing was
-    /// to be learned of it.
-    ///
-    /// # Errors
-    /// As [`History::take_in`], [`History::tell`] and [`History::reject`].
-    pub fn take(&mut self, taught: Taught) -> Result<Option<u64>, SonaError> {
-        match taught {
-            Taught::Read { notes, passage, quality } => {
-                let id = self.take_in(*notes, passage, quality)?;
-                if id.is_some() {
-                    self.rehearse(usize::MAX)?;
-                }
-                Ok(id)
-            }
-            Taught::Held { passage } => self.hold(passage).map(Some),
-            Taught::Rejected { names, notes } => self.reject(&names, &notes),
-            Taught::Told { names, hidden, answer, verdict } => self.tell(&names, &hidden, &answer, verdict).map(Some),
-        }
-    }
-
-    /// Remembers a correction as [`Learned::tell`]; returns the item's id.
-    ///
-    /// # Errors
-    /// As [`Learned::tell`], and if it cannot be written.
-    ///
-    /// # Panics
-    /// If the states are of another width.
-    pub fn tell(&mut self, names: &Names, hidden: &[f32], answer: &[u32], verdict: Verdict) -> Result<u64, SonaError> {
-        let keys = self.state.learned.answer_keys(hidden, answer);
-        self.tell_keys(names, &keys, verdict)
-    }
-
-    /// Remembers the answer that notes were taken of as wrong, as [`Learned::reject`]; returns the item's id, `None` where nothing was
-    /// noted, or [`History::take_in`] would take nothing in.
-    ///
-    /// # Errors
-    /// As [`Learned::reject`], and if it cannot be written.
-    pub fn reject(&mut self, names: &Names, notes: &Notes) -> Result<Option<u64>, SonaError> {
-        let keys = self.state.learned.noted_keys(notes);
-        if keys.is_empty() || self.is_gone(notes.stamps()) {
-            return Ok(None);
-        }
-        self.tell_keys(names, &keys, Verdict::Wrong).map(Some)
-    }
-
-    /// Whether a piece read what is no longer part of what is known, or what is older than all that is kept.
-    fn is_gone(&self, stamps: &[Stamp]) -> bool {
-        let oldest = self.generations.iter().find(|generation| generation.is_oldest).map_or(0, Generation::last);
-        let is_gone = |version: u64| version < oldest || self.gone.iter().any(|range| range.contains(&version));
-        stamps.iter().any(|stamp| is_gone(stamp.version))
-    }
-
-    fn tell_keys(&mut self, names: &Names, answer: &[(Key, u32)], verdict: Verdict) -> Result<u64, SonaError> {
-        let (keys, tokens): (Vec<Key>, Vec<u32>) = answer.iter().cloned().unzip();
-        let item = Item::Told { names: names.clone(), answer: tokens, verdict };
-        let record = Record { keys, ..Record::new(now_ms(), item) };
-        self.log_and(record, |learned| learned.tell_keys(names, answer, verdict))
-    }
-
-    /// Rehearses as [`Learned::rehearse`]; returns how many positions are left. It is an item also where nothing is due: without
-    /// an earlier item something might have been.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn rehearse(&mut self, n_max: usize) -> Result<usize, SonaError> {
-        let mut n_left = 0;
-        self.log_and(Record::new(now_ms(), Item::Rehearsed { n_max }), |learned| {
-            n_left = learned.rehearse(n_max);
-            Ok(())
-        })?;
-        Ok(n_left)
-    }
-
-    /// Goes on with other options, see [`Learned::configure`]; returns the item's id.
-    ///
-    /// # Errors
-    /// As [`Learned::configure`], and if it cannot be written.
-    pub fn configure(&mut self, options: LearnOptions) -> Result<u64, SonaError> {
-        self.log_and(Record::new(now_ms(), Item::Configured(options)), |learned| learned.configure(options))
-    }
-
-    /// Notes that a change was looked at and not published; returns the item's id.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn discard(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
-        let item = Item::Discarded { why: why.to_owned(), figures: figures.to_vec() };
-        self.log_and(Record::new(now_ms(), item), |_| Ok(()))
-    }
-
     /// Does what an item says and writes it. Where that fails, what is known is what it was. Whether a commit that fails is on the
     /// disk nobody knows: then it is looked for and taken back before anything else is done.
     fn log_and(
@@ -454,7 +238,7 @@ impl History {
         Ok(id)
     }
 
-    /// Finds out what a commit that failed left on the disk, and takes it back: it was told as an error.
+    /// Finds out what a commit that failed left on the disk, and takes it back: it was returned as an error.
     ///
     /// # Errors
     /// The store cannot be read or written yet; or all was to be replaced, and was.
@@ -486,111 +270,6 @@ impl History {
     /// Tidies up behind a change that is made: what cannot go now goes before the next one.
     fn tidy(&mut self) {
         self.is_littered = self.drop_adapters().is_err();
-    }
-
-    /// Publishes what is known now as a generation, and returns its number; lets the oldest go if there are too many.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn publish(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
-        let number = self.add_generation(why, figures)?;
-        // It is published; what could not go now goes with a later one.
-        let _ = self.let_go();
-        Ok(number)
-    }
-
-    /// Publishes what is known now, and lets nothing go.
-    fn add_generation(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
-        self.check_sound()?;
-        let number = self.generations.last().map_or(0, |last| last.number) + 1;
-        let generation = Generation {
-            number,
-            parent: self.head.parent,
-            unix_ms: now_ms(),
-            why: why.to_owned(),
-            figures: figures.to_vec(),
-            first: self.head.first,
-            end: self.next_item,
-            adopted: self.state.adopted,
-            is_oldest: false,
-            has_state: true,
-        };
-        let head = Head { parent: number, first: self.next_item, ..self.head.clone() };
-        let mut change = Watched::begin(&*self.store)?;
-        generation.put(&mut change, &self.tenant)?;
-        generation::put_state(&mut change, &self.tenant, number, &self.state())?;
-        change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
-        change.commit_watched(&mut self.sound)?;
-        self.head = head;
-        self.generations.push(generation);
-        Ok(number)
-    }
-
-    /// Goes back to a generation, or to the model alone with 0; what is known then is what was known there, to the byte. What
-    /// came since the last generation is published first, so that nothing is lost by going back.
-    ///
-    /// # Errors
-    /// The generation is not kept, the model cannot read again what it needs, or it cannot be written.
-    pub fn rollback(&mut self, number: u64, reading: &mut dyn Reading) -> Result<(), SonaError> {
-        self.check_sound()?;
-        if number > 0 {
-            self.generation_of(number)?;
-        } else if let Some(oldest) = self.generations.iter().find(|generation| generation.is_oldest) {
-            let line = format!("the log before generation {} was let go; forget the tenant instead", oldest.number);
-            return Err(SonaError::new(SonaErrorKind::Limit, line));
-        }
-        if self.has_news()? {
-            self.add_generation(&format!("before going back to {number}"), &[])?;
-        }
-        let served = self.served()?;
-        let state = self.state_of(number, None, None, reading)?;
-        let id = self.next_item;
-        let head = Head { parent: number, first: id, ..self.head.clone() };
-        let mut write = || {
-            let mut change = Watched::begin(&*self.store)?;
-            let record = Record::new(now_ms(), Item::RolledBack { generation: number });
-            change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
-            change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
-            self.drop_kept(&mut change)?;
-            change.commit_watched(&mut self.sound)
-        };
-        if let Err(error) = write() {
-            // The model serves what the history says.
-            reading.adopt(served.as_deref())?;
-            return Err(error);
-        }
-        let last = self.generations.iter().find(|generation| generation.number == number);
-        self.gone.push(last.map_or(1, |generation| generation.end)..id);
-        (self.head, self.state, self.next_item) = (head, state, id + 1);
-        self.state.learned_mut().set_version(id);
-        // Only now: what it went back to stays. What could not go now goes with a later generation.
-        let _ = self.let_go();
-        Ok(())
-    }
-
-    /// Publishes what was learned since the last generation if the gate says so, and returns the generation's number. Otherwise
-    /// what was read since then is taken back, corrections and options stay, and the log says why.
-    ///
-    /// # Errors
-    /// As [`History::publish`] and [`History::undo`].
-    pub fn decide(&mut self, judgement: &Judgement, reading: &mut dyn Reading) -> Result<Option<u64>, SonaError> {
-        if judgement.is_published {
-            return self.publish(&judgement.why, &judgement.figures()).map(Some);
-        }
-        let records = self.records(&*self.store.snapshot()?, self.head.first..self.next_item)?;
-        let goes = |item: &Item| !matches!(item, Item::Told { .. } | Item::Configured(_)) && item.has_effect();
-        let items: Vec<u64> = records.iter().filter(|(_, record)| goes(&record.item)).map(|(id, _)| *id).collect();
-        let event = Item::Discarded { why: judgement.why.clone(), figures: judgement.figures() };
-        self.take_back(&items, vec![event], reading, &mut |_| Ok(()))?;
-        Ok(None)
-    }
-
-    /// Merges MicroLoRA into the base behind it, see [`Learned::consolidate`]; returns the item's id.
-    ///
-    /// # Errors
-    /// As [`Learned::consolidate`], and if it cannot be written.
-    pub fn consolidate(&mut self, how: Consolidate) -> Result<u64, SonaError> {
-        self.log_and(Record::new(now_ms(), Item::Consolidated(how)), |learned| learned.consolidate(&how))
     }
 
     /// Returns the newest `n` items with ids below `before`, newest first, each with its time in Unix milliseconds.
@@ -685,16 +364,9 @@ impl History {
         let (from, to) = (ids.start.to_be_bytes(), ids.end.to_be_bytes());
         let mut records = Vec::new();
         snapshot.scan(ITEMS, &Scan::all(&self.tenant).between(&from, Some(&to)), &mut |key, bytes| {
-            records.push((id_of(key)?, Record::from_bytes(bytes)?));
+            records.push((number_of_key(key, "learning log")?, Record::from_bytes(bytes)?));
             Ok(true)
         })?;
         Ok(records)
-    }
-}
-
-fn check_quality(quality: f32) -> Result<(), SonaError> {
-    match (0.0..=1.0).contains(&quality) {
-        true => Ok(()),
-        false => Err(SonaError::new(SonaErrorKind::Value, format!("a quality of {quality}; it is from 0 to 1"))),
     }
 }

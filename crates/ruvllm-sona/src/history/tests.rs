@@ -6,29 +6,34 @@ use ruvllm_lora::micro::{HeadRows, MicroLora};
 use tempfile::TempDir;
 
 use super::*;
+use crate::background::Consolidate;
 use crate::bank::{self, BankConfig, Pattern, ReasoningBank};
-use crate::deep::DeepState;
+use crate::corrections::Correctness;
 use crate::error::limit;
+use crate::instant::RequestTrace;
+use crate::names::Names;
 use crate::store::{self, OpenOptions, Transaction};
 use crate::toy::{N_VOCAB, Toy, approx, changed, leave_out, logits, one, state, text};
 use ruvllm_lora::micro::LogitRow;
 
+mod adopted;
 mod faults;
+mod generations;
 mod kill;
 mod limits;
 
 impl Reading for Toy {
     fn read(
         &mut self,
-        passage: &Passage,
+        span: &Span,
         range: Range<usize>,
         micro: Option<&MicroLora>,
         each: &mut Each<'_>,
     ) -> Result<(), SonaError> {
         for at in range {
-            let hidden = state(passage.tokens[at - 1]);
+            let hidden = state(span.tokens[at - 1]);
             let mut row = logits(&self.head, &changed(&hidden, micro));
-            let approx = passage.is_approx.then(|| approx(&row));
+            let approx = span.is_approx.then(|| approx(&row));
             each(at, one(&hidden), LogitRow { exact: &mut row, approx: approx.as_deref() });
         }
         Ok(())
@@ -46,58 +51,58 @@ impl Reading for Toy {
 
 /// A request that is being served.
 struct Request {
-    notes: Notes,
-    passage: Passage,
+    trace: RequestTrace,
+    span: Span,
     at: usize,
 }
 
 impl Request {
     fn new(seed: u32) -> Request {
-        let asked = seed.is_multiple_of(2).then(|| Names::of(&format!("What is the capital of Place{seed}?")));
+        let question = seed.is_multiple_of(2).then(|| Names::of(&format!("What is the capital of Place{seed}?")));
         let tokens = text(seed)[..30].to_vec();
         // Some have places whose tokens were only read, in the prompt and in the answer.
         let skipped = if seed.is_multiple_of(4) { vec![4, 7, 8, 21] } else { Vec::new() };
         // And some had approximate logits.
         let (n_read, is_approx) = (1 + seed as usize % 3, seed.is_multiple_of(3));
-        let passage = Passage { tokens, n_read, n_remembered: 5, asked, n_step: 0, skipped, is_approx };
-        Request { notes: Notes::default(), passage, at: 0 }
+        let span = Span { tokens, n_read, n_remembered: 5, question, n_step: 0, skipped, is_approx };
+        Request { trace: RequestTrace::default(), span, at: 0 }
     }
 
     /// Serves some tokens more, as an engine would.
     fn go_on(&mut self, toy: &Toy, learned: &Learned, n: usize) {
-        for at in self.at..(self.at + n).min(self.passage.tokens.len()) {
-            let token = self.passage.tokens[at];
+        for at in self.at..(self.at + n).min(self.span.tokens.len()) {
+            let token = self.span.tokens[at];
             self.at = at + 1;
-            if at < self.passage.n_read {
-                self.notes.read(token);
+            if at < self.span.n_read {
+                self.trace.read(token);
                 continue;
             }
-            self.notes.begin(learned);
-            let hidden = state(self.passage.tokens[at - 1]);
-            if at == self.passage.n_remembered {
-                self.passage.asked.iter().for_each(|names| self.notes.ask(names.clone()));
+            self.trace.begin(learned);
+            let hidden = state(self.span.tokens[at - 1]);
+            if at == self.span.n_remembered {
+                self.span.question.iter().for_each(|names| self.trace.set_question(names.clone()));
             }
-            if self.passage.skipped.contains(&(at as u32)) {
-                self.notes.read(token);
+            if self.span.skipped.contains(&(at as u32)) {
+                self.trace.read(token);
                 continue;
             }
-            if at < self.passage.n_remembered {
-                self.notes.remember(learned, &hidden, token);
+            if at < self.span.n_remembered {
+                self.trace.remember(learned, &hidden, token);
                 continue;
             }
-            let mut row = logits(&toy.head, &changed(&hidden, self.notes.micro().map(|micro| &**micro)));
-            let approx = self.passage.is_approx.then(|| approx(&row));
-            if approx.is_some() && !self.notes.needs_all(learned) {
+            let mut row = logits(&toy.head, &changed(&hidden, self.trace.micro().map(|micro| &**micro)));
+            let approx = self.span.is_approx.then(|| approx(&row));
+            if approx.is_some() && !self.trace.needs_all(learned) {
                 leave_out(&mut row, at);
             }
-            self.notes.adjust(learned, one(&hidden), LogitRow { exact: &mut row, approx: approx.as_deref() });
-            self.notes.accept(learned, token, toy);
+            self.trace.adjust(learned, one(&hidden), LogitRow { exact: &mut row, approx: approx.as_deref() });
+            self.trace.accept(learned, token, toy);
         }
     }
 
     fn end(mut self, toy: &Toy, history: &mut History) -> Option<u64> {
         self.go_on(toy, history.learned(), usize::MAX / 2);
-        history.take_in(self.notes, self.passage, 0.9).expect("a store")
+        history.ingest(self.trace, self.span, 0.9).expect("a store")
     }
 }
 
@@ -129,8 +134,8 @@ impl Place {
 }
 
 fn setup(toy: &Toy, limits: HistoryLimits) -> Setup {
-    let memory = crate::memory::MemoryOptions { n_bytes_max: 200 * 84, ..Default::default() };
-    let options = LearnOptions { memory: Some(memory), ..LearnOptions::default() };
+    let datastore = crate::datastore::DatastoreOptions { n_bytes_max: 200 * 84, ..Default::default() };
+    let options = LearnOptions { datastore: Some(datastore), ..LearnOptions::default() };
     Setup { calibration: Arc::clone(&toy.calibration), options, compute: Isa::best().into(), limits }
 }
 
@@ -171,7 +176,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Runs operations on two histories: one that has everything, and one that never has what operation `without` takes in. The
+/// Runs operations on two histories: one that has everything, and one that never has what operation `without` ingests. The
 /// first then takes it back.
 struct Run {
     history: History,
@@ -180,9 +185,9 @@ struct Run {
     choices: Vec<Vec<u64>>,
 }
 
-/// Does an operation; returns the item of it, if it is one. `skip` does everything but take in: the requests that run are
+/// Does an operation; returns the item of it, if it is one. `skip` does everything but ingest: the requests that run are
 /// the same.
-fn step(place: &mut Place, run: &mut Run, (at, op): (usize, Op), skip: &dyn Fn(usize) -> bool) -> Option<(usize, u64)> {
+fn step(place: &mut Place, run: &mut Run, at: usize, op: Op, skip: &dyn Fn(usize) -> bool) -> Option<(usize, u64)> {
     let toy = &mut place.toy;
     let Run { history, running, choices } = run;
     match op {
@@ -203,22 +208,22 @@ fn step(place: &mut Place, run: &mut Run, (at, op): (usize, Op), skip: &dyn Fn(u
         }
         _ if skip(at) => None,
         Op::Study(seed) => {
-            let passage = Passage {
+            let span = Span {
                 tokens: text(seed),
                 n_read: 1,
                 n_remembered: 9,
-                asked: None,
+                question: None,
                 n_step: 32,
                 skipped: Vec::new(),
                 is_approx: seed.is_multiple_of(2),
             };
-            Some((at, history.study(passage, 0.5, toy).expect("a passage")))
+            Some((at, history.learn_document(span, 0.5, toy).expect("a span")))
         }
         Op::Tell(seed) => {
             let names = Names::of(&format!("What is the capital of Place{seed}?"));
             let hidden: Vec<f32> = (0..3).flat_map(|i| state(seed + i)).collect();
-            let verdict = if seed % 3 == 0 { Verdict::Wrong } else { Verdict::Right };
-            Some((at, history.tell(&names, &hidden, &[seed, 1, 2], verdict).expect("an answer")))
+            let verdict = if seed % 3 == 0 { Correctness::Wrong } else { Correctness::Right };
+            Some((at, history.add_correction(&names, &hidden, &[seed, 1, 2], verdict).expect("an answer")))
         }
         Op::Rehearse => {
             // At a limit that is not always reached, and also when nothing is due in one of the two.
@@ -267,7 +272,7 @@ fn play(place: &mut Place, tenant: &str, ops: &[Op], without: Option<usize>) -> 
     let mut run = Run { history: place.open_with(tenant, limits), running: Vec::new(), choices: Vec::new() };
     let mut items = Vec::new();
     for (at, &op) in ops.iter().enumerate() {
-        items.extend(step(place, &mut run, (at, op), &|at| without == Some(at)));
+        items.extend(step(place, &mut run, at, op, &|at| without == Some(at)));
     }
     (run, items)
 }
@@ -285,7 +290,7 @@ proptest! {
         let (at, item) = items[which.index(items.len())];
         run.history.undo(item, &mut place.toy).expect("an item");
         let (mut never, others) = play(&mut place, "b", &ops, Some(at));
-        // A request that read the item and then lived through a rollback is not taken in; without the item it may be.
+        // A request that read the item and then lived through a rollback is not ingested; without the item it may be.
         let taken = |items: &[(usize, u64)]| -> Vec<usize> {
             let begun = items.iter().map(|(begun, _)| *begun);
             begun.filter(|&begun| begun != at && matches!(ops[begun], Op::Begin(_))).collect()
@@ -324,54 +329,6 @@ proptest! {
 }
 
 #[test]
-fn rolled_back_is_what_it_was_and_nothing_is_lost() {
-    let mut place = Place::new();
-    let mut history = place.open("a");
-    let empty = history.state();
-    Request::new(1).end(&place.toy, &mut history).expect("learned");
-    let first = history.publish("first", &[("target".into(), -0.1)]).expect("a store");
-    let known = history.state();
-    let mut begun = Request::new(3);
-    begun.go_on(&place.toy, history.learned(), 10);
-    Request::new(2).end(&place.toy, &mut history).expect("learned");
-    let later = history.state();
-    begun.go_on(&place.toy, history.learned(), 5);
-    history.rollback(first, &mut place.toy).expect("kept");
-    assert!(history.state() == known && history.generation() == first);
-    assert_eq!(begun.end(&place.toy, &mut history), None, "it read what was rolled back");
-    assert!(history.state() == known);
-    // What was left is a generation too.
-    assert_eq!(history.generations().iter().map(|g| (g.number, g.parent)).collect::<Vec<_>>(), [(1, 0), (2, 1)]);
-    history.rollback(2, &mut place.toy).expect("kept");
-    assert!(history.state() == later);
-    history.rollback(0, &mut place.toy).expect("nothing was let go");
-    assert!(history.state() == empty);
-    assert!(history.rollback(9, &mut place.toy).expect_err("not there").to_string().contains("choose of: 0, 1, 2"));
-    Request::new(5).end(&place.toy, &mut history).expect("learned");
-    assert_eq!(history.publish("on its own", &[]).expect("a store"), 3);
-    assert_eq!(history.generations()[2].parent, 0);
-}
-
-#[test]
-fn a_request_that_read_what_was_undone_is_not_taken_in() {
-    let mut place = Place::new();
-    let mut history = place.open("a");
-    let mut before = Request::new(3);
-    before.go_on(&place.toy, history.learned(), 10);
-    let item = Request::new(1).end(&place.toy, &mut history).expect("learned");
-    let mut behind = Request::new(4);
-    behind.go_on(&place.toy, history.learned(), 10);
-    history.undo(item, &mut place.toy).expect("an item");
-    let undone = history.state();
-    assert_eq!(behind.end(&place.toy, &mut history), None);
-    assert!(history.state() == undone);
-    assert!(before.end(&place.toy, &mut history).is_some(), "it read only what was there without the item");
-    let line = history.undo(item, &mut place.toy).expect_err("twice").to_string();
-    assert_eq!(line, "item 1 taught nothing that is left");
-    assert_eq!(history.undo(99, &mut place.toy).expect_err("none").to_string(), "there is no item 99");
-}
-
-#[test]
 fn patterns_of_an_item_go_in_the_transaction_that_takes_it_back() {
     let mut place = Place::new();
     let open = |store| ReasoningBank::open(store, "a", BankConfig::new("toy", 2), &mut |_, _| {}).expect("a bank");
@@ -392,50 +349,16 @@ fn patterns_of_an_item_go_in_the_transaction_that_takes_it_back() {
 }
 
 #[test]
-fn what_was_let_go_is_refused_and_the_rest_stays() {
-    let mut place = Place::new();
-    let limits = HistoryLimits { n_generations_max: 3, items_bytes_max: 1 << 20 };
-    let mut history = place.open_with("a", limits);
-    let mut items = Vec::new();
-    for seed in 0..8 {
-        items.push(Request::new(seed).end(&place.toy, &mut history).expect("learned"));
-        if seed == 5 {
-            history.discard("the controls rose", &[("control".into(), 0.02)]).expect("a store");
-        }
-        history.publish("another one", &[]).expect("a store");
-        assert!(history.generations().len() <= 3);
-    }
-    assert_eq!(history.generations().iter().map(|g| g.number).collect::<Vec<_>>(), [6, 7, 8]);
-    assert!(history.items(u64::MAX, 100).expect("a store").iter().all(|(id, ..)| *id > items[5]));
-    let known = history.state();
-    let error = history.undo(items[0], &mut place.toy).expect_err("let go");
-    assert_eq!(error.kind(), SonaErrorKind::Limit);
-    assert!(error.to_string().contains("cannot be undone"), "{error}");
-    assert!(history.rollback(0, &mut place.toy).is_err() && history.rollback(2, &mut place.toy).is_err());
-    assert!(history.state() == known && place.open_with("a", limits).state() == known);
-    history.undo(items[6], &mut place.toy).expect("kept");
-    assert!(history.state() != known);
-    // A log of few bytes keeps what came since the last generation.
-    let tight = HistoryLimits { n_generations_max: 100, items_bytes_max: 400 };
-    let mut history = place.open_with("b", tight);
-    for seed in 0..6 {
-        Request::new(seed).end(&place.toy, &mut history).expect("learned");
-        history.publish("another one", &[]).expect("a store");
-    }
-    assert!(history.items(u64::MAX, 100).expect("a store").len() <= 3);
-}
-
-#[test]
 fn a_bad_answer_is_remembered_and_taken_back() {
     let mut place = Place::new();
     let mut history = place.open("a");
     let names = Names::of("What is the capital of Zorbia?");
     let mut request = Request::new(1);
-    assert_eq!(history.reject(&names, &request.notes).expect("a store"), None);
+    assert_eq!(history.reject(&names, &request.trace).expect("a store"), None);
     request.go_on(&place.toy, history.learned(), 30);
     let empty = history.state();
-    let item = history.reject(&names, &request.notes).expect("a store").expect("an answer");
-    assert_eq!(history.learned().episodes().len(), 1);
+    let item = history.reject(&names, &request.trace).expect("a store").expect("an answer");
+    assert_eq!(history.learned().corrections().len(), 1);
     assert!(place.open("a").state() == history.state());
     history.undo(item, &mut place.toy).expect("an item");
     assert!(history.state() == empty);
@@ -457,78 +380,24 @@ fn tenants_are_apart_and_are_forgotten() {
     assert_eq!(look(place.store.as_ref(), "two", 9).expect("a store").expect("a tenant").items.len(), 1);
 }
 
-fn judgement(is_published: bool) -> Judgement {
-    let target = crate::publish::Change { name: "target".into(), relative: -0.1, bound: -0.05, n_blocks: 9 };
-    Judgement { is_published, why: "as it is".into(), target, controls: Vec::new() }
-}
-
-/// A model whose adapter is three numbers that it does not use.
-struct Deep(f32);
-
-impl crate::deep::DeepModel for Deep {
-    fn fresh(&mut self) -> Result<Vec<Vec<f32>>, SonaError> {
-        Ok(vec![vec![self.0; 3]])
-    }
-
-    fn train(
-        &mut self,
-        _: &Vec<Vec<f32>>,
-        _: &[crate::deep::Lesson],
-        _: f64,
-        _: &mut crate::deep::Penalty<'_>,
-    ) -> Result<Vec<Vec<f32>>, SonaError> {
-        self.fresh()
-    }
-
-    fn gradients(
-        &mut self,
-        _: &Vec<Vec<f32>>,
-        _: &[crate::deep::Lesson],
-        _: &mut dyn FnMut(&[Vec<f32>]),
-    ) -> Result<(), SonaError> {
-        Ok(())
-    }
-
-    fn losses(&mut self, _: &Vec<Vec<f32>>, lessons: &[crate::deep::Lesson]) -> Result<Vec<f64>, SonaError> {
-        Ok(vec![1.0; lessons.len()])
-    }
-}
-
-/// A model that reads nothing again.
-struct Closed(Toy);
-
-impl Reading for Closed {
-    fn read(&mut self, _: &Passage, _: Range<usize>, _: Option<&MicroLora>, _: &mut Each<'_>) -> Result<(), SonaError> {
-        panic!("nothing is to be read again")
-    }
-
-    fn adopt(&mut self, deep: Option<&[u8]>) -> Result<(), SonaError> {
-        self.0.adopt(deep)
-    }
-
-    fn head(&self) -> &dyn HeadRows {
-        &self.0
-    }
-}
-
 #[test]
-fn what_is_held_back_teaches_nothing_and_says_what_was_gained() {
+fn the_holdout_teaches_nothing_and_says_what_was_gained() {
     let mut place = Place::new();
     let mut history = place.open("a");
     let empty = history.state();
-    let passage = Passage { tokens: text(1), n_read: 1, n_remembered: 1, ..Passage::default() };
-    history.hold(passage.clone()).expect("a text");
+    let span = Span { tokens: text(1), n_read: 1, n_remembered: 1, ..Span::default() };
+    history.hold_out(span.clone()).expect("a text");
     assert!(history.state() == empty && !history.has_news().expect("a store"));
     assert!(
-        matches!(&history.items(u64::MAX, 1).expect("a store")[0].2, Item::Held { passage: held } if *held == passage)
+        matches!(&history.items(u64::MAX, 1).expect("a store")[0].2, Item::Holdout { span: held } if *held == span)
     );
     let mean = |losses: Vec<f32>| losses.iter().sum::<f32>() / losses.len() as f32;
     let before = history.at(0, &mut place.toy).expect("nothing");
-    let study = Passage { n_step: 32, ..passage.clone() };
-    history.study(study, 1.0, &mut place.toy).expect("a passage");
+    let study = Span { n_step: 32, ..span.clone() };
+    history.learn_document(study, 1.0, &mut place.toy).expect("a span");
     let [nothing, known] = [&*before, history.learned()].map(|learned| {
-        let losses = losses(&passage, learned, &mut place.toy).expect("it reads");
-        assert_eq!(losses.len(), passage.tokens.len() - 1);
+        let losses = losses(&span, learned, &mut place.toy).expect("it reads");
+        assert_eq!(losses.len(), span.tokens.len() - 1);
         mean(losses)
     });
     assert!(known < 0.8 * nothing, "{known} after {nothing}");
@@ -536,144 +405,32 @@ fn what_is_held_back_teaches_nothing_and_says_what_was_gained() {
 }
 
 #[test]
-fn what_was_kept_is_not_read_again() {
-    let mut place = Place::new();
-    let mut history = place.open("a");
-    let items = [1, 2].map(|seed| Request::new(seed).end(&place.toy, &mut history).expect("learned"));
-    history.keep().expect("a store");
-    let known = history.state();
-    let setup = place.setup(HistoryLimits::default());
-    let closed = &mut Closed(Toy::new());
-    let again = History::open(Arc::clone(&place.store), "a", setup.clone(), closed).expect("a history");
-    assert!(again.state() == known && again.next_item() == history.next_item());
-    // What is undone is not in what was kept.
-    history.undo(items[0], &mut place.toy).expect("an item");
-    assert!(place.open("a").state() == history.state());
-    history.forget().expect("a store");
-    assert!(history.state() == place.open("b").state() && history.next_item() > items[1]);
-    let item = Request::new(1).end(&place.toy, &mut history).expect("learned");
-    assert!(place.open("a").state() == history.state());
-    history.undo(item, &mut place.toy).expect("an item");
-    assert!(history.state() == place.open("b").state());
-}
-
-#[test]
-fn what_was_learned_elsewhere_takes_the_place_of_all() {
-    let mut place = Place::new();
-    let (mut one, mut two) = (place.open("one"), place.open("two"));
-    let item = Request::new(1).end(&place.toy, &mut one).expect("learned");
-    Request::new(2).end(&place.toy, &mut two).expect("learned");
-    assert_eq!(one.replace(two.learned().clone(), "from two").expect("of the same model"), 1);
-    assert!(one.state() == two.state() && place.open("one").state() == two.state());
-    assert!(one.undo(item, &mut place.toy).is_err() && one.rollback(0, &mut place.toy).is_err());
-    let item = Request::new(3).end(&place.toy, &mut one).expect("learned");
-    one.undo(item, &mut place.toy).expect("an item");
-    assert!(one.state() == two.state());
-    // The same in a signed file.
-    let key = crate::SigningKey::from_seed([7; 32]);
-    let file = two.export(&key).expect("a file");
-    let mut three = place.open("three");
-    assert!(three.import(&file, &[]).expect_err("nobody is trusted").to_string().contains("not trusted"));
-    let mut changed = file.clone();
-    changed[60] ^= 1;
-    let error = three.import(&changed, &[key.public()]).expect_err("it was changed");
-    assert_eq!(error.kind(), SonaErrorKind::Key);
-    assert_eq!(three.import(&file, &[key.public()]).expect("a file"), (1, key.public()));
-    assert!(three.state() == two.state());
-    let other = LearnOptions { memory: None, ..*one.learned().options() };
-    let other = Learned::new(Arc::clone(&place.toy.calibration), other, Isa::best()).expect("options");
-    assert!(one.replace(other, "from nowhere").is_err() && one.state() == two.state());
-}
-
-#[test]
-fn what_was_learned_without_a_basis_and_with_rank_2_goes_on() {
-    let mut place = Place::new();
-    let mut setup = place.setup(HistoryLimits::default());
-    let bytes = setup.calibration.snapshot();
-    setup.calibration = Arc::new(crate::Calibration::restore(&bytes).expect("a calibration"));
-    setup.options.micro.as_mut().expect("a MicroLoRA").rank = 2;
-    let mut before = History::open(Arc::clone(&place.store), "a", setup, &mut place.toy).expect("a history");
-    Request::new(1).end(&place.toy, &mut before).expect("learned");
-    let memory = before.learned().memory().clone();
-    drop(before);
-    let mut history = place.open("a");
-    assert_eq!(history.learned().memory(), &memory);
-    assert_eq!(history.learned().micro().map(|micro| (micro.rank(), micro.n_updates())), Some((4, 0)));
-    Request::new(2).end(&place.toy, &mut history).expect("learned");
-    let state = history.state();
-    drop(history);
-    assert!(place.open("a").state() == state);
-}
-
-#[test]
-fn what_the_gate_discards_goes_and_corrections_stay() {
-    let mut place = Place::new();
-    let mut history = place.open("a");
-    let names = Names::of("What is the capital of Zorbia?");
-    Request::new(1).end(&place.toy, &mut history).expect("learned");
-    assert_eq!(history.decide(&judgement(true), &mut place.toy).expect("a store"), Some(1));
-    let published = history.state();
-    Request::new(2).end(&place.toy, &mut history).expect("learned");
-    history.tell(&names, &state(3), &[7], Verdict::Right).expect("an answer");
-    Request::new(3).end(&place.toy, &mut history).expect("learned");
-    assert_eq!(history.decide(&judgement(false), &mut place.toy).expect("a store"), None);
-    assert!(history.state() != published && history.learned().episodes().len() == 1);
-    let newest = &history.items(u64::MAX, 1).expect("a store")[0].2;
-    assert!(matches!(newest, Item::Discarded { figures, .. } if figures.len() == 2), "{newest:?}");
-    history.rollback(1, &mut place.toy).expect("kept");
-    assert!(history.state() == published);
-}
-
-#[test]
-fn adapters_go_with_what_they_were_trained_on() {
-    let mut place = Place::new();
-    let mut history = place.open("a");
-    let deep = |x: f32| DeepState::new(&mut Deep(x), &crate::deep::DeepOptions::default()).expect("options");
-    let a = Request::new(1).end(&place.toy, &mut history).expect("learned");
-    let b = Request::new(2).end(&place.toy, &mut history).expect("learned");
-    let none = history.state();
-    let first = history.adopt(&deep(1.0), &[a], &judgement(true), &mut place.toy).expect("a store");
-    assert!(history.state() != none && history.adopted().expect("a store") == Some(deep(1.0)));
-    let with_first = history.state();
-    let second = history.adopt(&deep(2.0), &[b], &judgement(true), &mut place.toy).expect("a store");
-    assert_eq!(place.toy.adopted, Some(deep(2.0).snapshot()));
-    assert!(place.open("a").adopted().expect("a store") == Some(deep(2.0)));
-    history.rollback(first, &mut place.toy).expect("kept");
-    assert!(history.state() == with_first && place.toy.adopted == Some(deep(1.0).snapshot()));
-    history.rollback(second, &mut place.toy).expect("kept");
-    // The second was trained on `b`; without it the first is served again. `a` takes both, since the second began with the first.
-    let mut never = place.open("b");
-    Request::new(1).end(&place.toy, &mut never).expect("learned");
-    let only_a = never.state();
-    history.undo(b, &mut place.toy).expect("an item");
-    assert!(history.adopted().expect("a store") == Some(deep(1.0)) && history.state() != only_a);
-    history.undo(a, &mut place.toy).expect("an item");
-    assert!(history.adopted().expect("a store").is_none() && place.toy.adopted.is_none());
-    assert!(history.state() == place.open("nobody").state());
-    assert!(place.store.snapshot().expect("a store").scopes(ADAPTERS).expect("a store").is_empty());
-}
-
-#[test]
-fn notes_and_passages_must_fit() {
+fn traces_and_spans_must_fit() {
     let mut place = Place::new();
     let mut history = place.open("a");
     let mut request = Request::new(1);
     request.go_on(&place.toy, history.learned(), 9);
-    assert!(history.take_in(request.notes, request.passage, 1.0).is_err(), "notes of 9 tokens of 30");
+    assert!(history.ingest(request.trace, request.span, 1.0).is_err(), "a trace of 9 tokens of 30");
     let mut request = Request::new(1);
     request.go_on(&place.toy, history.learned(), 99);
-    assert!(matches!(history.take_in(request.notes, request.passage, 0.0), Ok(None)));
-    let beyond = Passage {
+    assert!(matches!(history.ingest(request.trace, request.span, 0.0), Ok(None)));
+    let beyond = Span {
         tokens: vec![1, N_VOCAB as u32 + 7],
         n_read: 1,
         n_remembered: 1,
-        asked: None,
+        question: None,
         n_step: 8,
         skipped: Vec::new(),
         is_approx: false,
     };
     let known = history.state();
-    assert!(history.study(beyond, 1.0, &mut place.toy).expect_err("no such token").to_string().contains("same model"));
+    assert!(
+        history
+            .learn_document(beyond, 1.0, &mut place.toy)
+            .expect_err("no such token")
+            .to_string()
+            .contains("same model")
+    );
     // What was learned of its first half is taken back.
     assert!(history.state() == known && place.open("a").state() == known);
     assert!(history.items(u64::MAX, 9).expect("a store").is_empty());

@@ -15,7 +15,7 @@
 //! index.insert(10, &[1.0, 0.0])?;
 //! index.insert(20, &[0.8, 0.6])?;
 //! index.insert(30, &[0.0, 1.0])?;
-//! let ids = |hits: Vec<ruvllm_sona::index::Hit>| hits.iter().map(|hit| hit.id).collect::<Vec<_>>();
+//! let ids = |hits: Vec<ruvllm_sona::index::VectorHit>| hits.iter().map(|hit| hit.id).collect::<Vec<_>>();
 //! assert_eq!(ids(index.search(&[2.0, 0.1], 2, None)?), [10, 20]);
 //! assert_eq!(ids(index.search(&[2.0, 0.1], 2, Some(&|id| id != 10))?), [20, 30]);
 //! index.remove(20);
@@ -61,7 +61,7 @@ impl Default for IndexConfig {
 
 /// One of the nearest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hit {
+pub struct VectorHit {
     /// The id it was inserted with.
     pub id: u64,
     /// The cosine of the angle to the query, -1 to 1.
@@ -69,7 +69,7 @@ pub struct Hit {
 }
 
 /// Decides by id what may be found.
-pub type Filter<'a> = &'a dyn Fn(u64) -> bool;
+pub type IdFilter<'a> = &'a dyn Fn(u64) -> bool;
 
 /// Vectors of one width, found by their nearness.
 pub struct VectorIndex {
@@ -201,7 +201,7 @@ impl VectorIndex {
     ///
     /// # Errors
     /// As [`VectorIndex::insert`].
-    pub fn search(&self, query: &[f32], k: usize, filter: Option<Filter<'_>>) -> Result<Vec<Hit>, SonaError> {
+    pub fn search(&self, query: &[f32], k: usize, filter: Option<IdFilter<'_>>) -> Result<Vec<VectorHit>, SonaError> {
         let query = unit(self.dim, query)?;
         if k == 0 || self.is_empty() {
             return Ok(vec![]);
@@ -211,17 +211,17 @@ impl VectorIndex {
             None => true,
             Some(_) => filter.is_some() && self.n_passing(&passes) <= N_SCANNED_MAX.max(4 * k),
         };
-        let mut hits: Vec<Hit> = match &self.graph {
+        let mut hits: Vec<VectorHit> = match &self.graph {
             Some(graph) if !scanned => {
                 let found = graph.search(&self.rows, &query, k, &passes);
-                found.into_iter().map(|(slot, similarity)| Hit { id: self.ids[slot], similarity }).collect()
+                found.into_iter().map(|(slot, similarity)| VectorHit { id: self.ids[slot], similarity }).collect()
             }
             _ => {
-                let hit = |slot| Hit { id: self.ids[slot], similarity: similarity(&query, self.row(slot)) };
+                let hit = |slot| VectorHit { id: self.ids[slot], similarity: similarity(&query, self.row(slot)) };
                 (0..self.ids.len()).filter(|&slot| passes(slot)).map(hit).collect()
             }
         };
-        let order = |a: &Hit, b: &Hit| b.similarity.total_cmp(&a.similarity).then(a.id.cmp(&b.id));
+        let order = |a: &VectorHit, b: &VectorHit| b.similarity.total_cmp(&a.similarity).then(a.id.cmp(&b.id));
         if hits.len() > k {
             hits.select_nth_unstable_by(k - 1, order);
             hits.truncate(k);

@@ -4,11 +4,12 @@ use ruvllm_kernels::Isa;
 use ruvllm_lora::micro::LogitRow;
 
 use super::*;
+use crate::datastore::DatastoreOptions;
 use crate::toy::{N_VOCAB, Toy, approx, changed, leave_out, log_p, logits, one, state, text};
 
-fn without(memory: bool, micro: bool) -> LearnOptions {
+fn without(datastore: bool, micro: bool) -> LearnOptions {
     let all = LearnOptions::default();
-    LearnOptions { memory: all.memory.filter(|_| memory), micro: all.micro.filter(|_| micro), ..all }
+    LearnOptions { datastore: all.datastore.filter(|_| datastore), micro: all.micro.filter(|_| micro), ..all }
 }
 
 #[test]
@@ -17,12 +18,12 @@ fn what_is_off_or_empty_changes_no_bit() {
     let base: Vec<u32> =
         text(1).windows(2).flat_map(|pair| logits(&toy.head, &state(pair[0]))).map(|x| x.to_bits()).collect();
     for options in [without(false, false), LearnOptions::default()] {
-        assert!(toy.read(&toy.learned(options), &mut Notes::default(), &text(1)).1 == base);
+        assert!(toy.read(&toy.learned(options), &mut RequestTrace::default(), &text(1)).1 == base);
     }
     let mut off = toy.learned(without(false, false));
     toy.learn(&mut off, &text(1), 1.0);
-    assert!(toy.read(&off, &mut Notes::default(), &text(1)).1 == base);
-    assert!(off.memory().is_empty() && off.micro().is_none());
+    assert!(toy.read(&off, &mut RequestTrace::default(), &text(1)).1 == base);
+    assert!(off.datastore().is_empty() && off.micro().is_none());
 }
 
 #[test]
@@ -30,16 +31,16 @@ fn each_mechanism_learns_a_text_and_the_others_stay_as_they_were() {
     let toy = Toy::new();
     for options in [without(true, false), without(false, true), LearnOptions::default()] {
         let mut learned = toy.learned(options);
-        let before = toy.read(&learned, &mut Notes::default(), &text(1)).0;
-        let other = toy.read(&learned, &mut Notes::default(), &text(6)).0;
+        let before = toy.read(&learned, &mut RequestTrace::default(), &text(1)).0;
+        let other = toy.read(&learned, &mut RequestTrace::default(), &text(6)).0;
         for _ in 0..12 {
             toy.learn(&mut learned, &text(1), 1.0);
         }
-        let after = toy.read(&learned, &mut Notes::default(), &text(1)).0;
-        let least = if options.memory.is_some() { 0.5 } else { 0.99 };
+        let after = toy.read(&learned, &mut RequestTrace::default(), &text(1)).0;
+        let least = if options.datastore.is_some() { 0.5 } else { 0.99 };
         assert!(after < least * before, "{options:?}: {after} after {before}");
-        if options.memory.is_some() {
-            assert!(toy.read(&learned, &mut Notes::default(), &text(6)).0 < 1.15 * other);
+        if options.datastore.is_some() {
+            assert!(toy.read(&learned, &mut RequestTrace::default(), &text(6)).0 < 1.15 * other);
         }
         assert_eq!(learned.n_tokens(), 12 * 119);
     }
@@ -54,13 +55,13 @@ fn a_mixture_is_the_mixture_of_probabilities() {
     let mut row = logits(&toy.head, &hidden);
     // A token that a grammar ruled out stays ruled out.
     row[3] = f32::NEG_INFINITY;
-    let (before, mut notes) = (row.clone(), Notes::default());
-    let lambda = notes.adjust(&learned, one(&hidden), &mut row);
+    let (before, mut trace) = (row.clone(), RequestTrace::default());
+    let lambda = trace.adjust(&learned, one(&hidden), &mut row);
     assert!(lambda > 0.05 && row[3] == f32::NEG_INFINITY);
-    let prediction = notes.prediction.as_ref().expect("adjusted");
-    let ruled_out = lambda * prediction.recall.probability(3);
+    let prediction = trace.prediction.as_ref().expect("adjusted");
+    let ruled_out = lambda * prediction.knn.probability(3);
     for token in (0..N_VOCAB as u32).filter(|&token| token != 3) {
-        let p = (1.0 - lambda) * log_p(&before, token).exp() + lambda * prediction.recall.probability(token);
+        let p = (1.0 - lambda) * log_p(&before, token).exp() + lambda * prediction.knn.probability(token);
         let mixed = log_p(&row, token).exp();
         assert!((mixed - p / (1.0 - ruled_out)).abs() < 1e-5, "token {token}: {mixed} for {p}");
     }
@@ -72,23 +73,23 @@ fn what_is_learned_by_rough_logits_does_not_ask_which_exact_ones_are_known() {
     let mut learned = toy.learned(LearnOptions::default());
     (0..4).for_each(|_| _ = toy.learn(&mut learned, &text(1), 1.0));
     let read = |leaves_out: bool| {
-        let (mut learned, mut notes, mut likeliest) = (learned.clone(), Notes::default(), Vec::new());
+        let (mut learned, mut trace, mut likeliest) = (learned.clone(), RequestTrace::default(), Vec::new());
         let mut n_left_out = 0;
         for (at, pair) in text(1).windows(2).enumerate() {
             let hidden = state(pair[0]);
-            notes.begin(&learned);
-            let mut row = logits(&toy.head, &changed(&hidden, notes.micro().map(|micro| &**micro)));
+            trace.begin(&learned);
+            let mut row = logits(&toy.head, &changed(&hidden, trace.micro().map(|micro| &**micro)));
             let approx = approx(&row);
             if leaves_out {
                 leave_out(&mut row, at);
                 n_left_out += row.iter().filter(|x| **x == f32::NEG_INFINITY).count();
             }
-            notes.adjust(&learned, one(&hidden), LogitRow { exact: &mut row, approx: Some(&approx) });
+            trace.adjust(&learned, one(&hidden), LogitRow { exact: &mut row, approx: Some(&approx) });
             let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("a vocabulary");
             likeliest.push((best.0, best.1.to_bits()));
-            notes.accept(&learned, pair[1], &toy);
+            trace.accept(&learned, pair[1], &toy);
         }
-        learned.take_in(notes, 1.0);
+        learned.ingest(trace, 1.0);
         (likeliest, learned.snapshot(), n_left_out)
     };
     let (all, some) = (read(false), read(true));
@@ -117,8 +118,8 @@ fn quality_nothing_leaves_nothing_and_undo_is_never_learned() {
 #[test]
 fn a_snapshot_goes_on_to_the_bit() {
     let toy = Toy::new();
-    let memory = MemoryOptions { n_bytes_max: 300 * 84, ..MemoryOptions::default() };
-    let options = LearnOptions { memory: Some(memory), ..LearnOptions::default() };
+    let datastore = DatastoreOptions { n_bytes_max: 300 * 84, ..DatastoreOptions::default() };
+    let options = LearnOptions { datastore: Some(datastore), ..LearnOptions::default() };
     let mut learned = toy.learned(options);
     (0..4).for_each(|seed| _ = toy.learn(&mut learned, &text(seed), 0.7));
     let bytes = learned.snapshot();
@@ -137,7 +138,7 @@ fn a_snapshot_goes_on_to_the_bit() {
         let (a, b) = (toy.learn(&mut learned, &text(seed), 1.0), toy.learn(&mut again, &text(seed), 1.0));
         assert_eq!(a.to_bits(), b.to_bits());
     }
-    assert!(learned.snapshot() == again.snapshot() && learned.memory().n_evicted() > 0);
+    assert!(learned.snapshot() == again.snapshot() && learned.datastore().n_evicted() > 0);
     for cut in [0, 8, 30, 40, 100, bytes.len() / 2, bytes.len() - 1] {
         assert!(restore(&bytes[..cut], options).is_err(), "{cut} bytes");
     }
@@ -150,16 +151,16 @@ fn a_snapshot_goes_on_to_the_bit() {
 fn steps_come_when_a_piece_is_complete() {
     let toy = Toy::new();
     let mut learned = toy.learned(without(false, true));
-    let mut notes = Notes::default();
-    assert_eq!(notes.n_until_step(&learned), 32);
-    toy.read(&learned, &mut notes, &text(1)[..41]);
-    assert_eq!((notes.n_until_step(&learned), notes.len()), (24, 40));
-    learned.step(&mut notes, 1.0);
+    let mut trace = RequestTrace::default();
+    assert_eq!(trace.n_until_step(&learned), 32);
+    toy.read(&learned, &mut trace, &text(1)[..41]);
+    assert_eq!((trace.n_until_step(&learned), trace.len()), (24, 40));
+    learned.step(&mut trace, 1.0);
     assert_eq!(learned.micro().map(|micro| micro.n_updates()), Some(1));
-    toy.read(&learned, &mut notes, &text(1)[40..60]);
-    learned.step(&mut notes, 1.0);
+    toy.read(&learned, &mut trace, &text(1)[40..60]);
+    learned.step(&mut trace, 1.0);
     assert_eq!(learned.micro().map(|micro| micro.n_updates()), Some(1));
-    learned.take_in(notes, 1.0);
+    learned.ingest(trace, 1.0);
     assert_eq!(learned.micro().map(|micro| micro.n_updates()), Some(2));
     assert!(
         Learned::new(

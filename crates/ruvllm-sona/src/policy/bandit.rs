@@ -7,8 +7,8 @@
 //! ```
 //! Each workload (context) is judged by itself. An arm's cost is measured in *windows*: time over tokens of some steps. A
 //! window of another arm stands between two of the default, and what counts is the logarithm of its cost over theirs: what
-//! the machine and the requests do at that time falls out. An arm is chosen when it is surely better by more than
-//! [`BanditOptions::gain_min`], and given up when that is surely wrong.
+//! the machine and the requests do at that time falls out. An arm is chosen when it is better, at [`BanditOptions::z_score`], by more than
+//! [`BanditOptions::gain_min`], and given up when that is as surely wrong.
 //!
 //! Trying is bounded as in conservative bandits (Wu et al. 2016, arXiv:1602.04282): a window of another arm begins only if
 //! what such windows have lost so far, and what this one may lose, stays under [`BanditOptions::loss_max`] of all time so
@@ -16,13 +16,15 @@
 //! arm windows that cost less count against those that cost more, or noise alone would use the bound up. Beside an arm
 //! that is chosen already, what trying loses is counted from what that one costs, the default's windows between too.
 
+mod pairs;
+
+pub use pairs::Measured;
+
 use std::collections::HashMap;
 
-/// A measured ratio counts no more than this (in nats), so that one interruption decides nothing.
-const RATIO_MAX: f64 = 0.7;
-/// The share that earlier pairs keep when a new one comes, once an arm is chosen: what was true may change.
-const MEMORY: f64 = 0.9;
-/// Pairs of windows after which an arm that is surely dearer than the default is given up.
+use pairs::{Pairs, RATIO_MAX};
+
+/// Pairs of windows after which an arm that costs more than the default, at the z-score, is given up.
 const N_PAIRS_BAD: usize = 3;
 /// What counts of a window's gain against losses: less than all of it, or an interrupted default would pay for a bad arm.
 const CREDIT: f64 = 0.5;
@@ -34,18 +36,18 @@ const N_CONTEXTS_MAX: usize = 4096;
 pub struct BanditOptions {
     /// The most time that trying may lose, as a share of all time.
     pub loss_max: f64,
-    /// A window of another arm may be this much dearer than the default's, for all that is known before it is measured.
-    pub dear_max: f64,
+    /// Cost that a window of another arm may add to the default's, as a ratio, for all that is known before it is measured.
+    pub extra_cost_max: f64,
     /// An arm that gains less is not worth it.
     pub gain_min: f64,
     /// Steps of a window.
     pub n_window: usize,
     /// Pairs of windows before anything is decided.
     pub n_pairs_min: usize,
-    /// Pairs of windows after which an arm that was not surely better is given up.
+    /// Pairs of windows after which an arm that was not better at the z-score is given up.
     pub n_pairs_max: usize,
-    /// Standard errors that count as sure.
-    pub sure: f64,
+    /// Standard errors that a decision needs.
+    pub z_score: f64,
     /// While an arm is chosen: its windows before the default is measured again.
     pub n_chosen: usize,
     /// Windows of the default before an arm that was given up is tried again; twice as many each time.
@@ -53,16 +55,16 @@ pub struct BanditOptions {
 }
 
 impl Default for BanditOptions {
-    /// Losses under 1 %, arms that may be 60 % dearer, gains from 3 % on, windows of 12 steps, 5 to 20 pairs, 2.5 standard errors.
+    /// Losses under 1 %, arms that may cost 60 % more, gains from 3 % on, windows of 12 steps, 5 to 20 pairs, 2.5 standard errors.
     fn default() -> BanditOptions {
         BanditOptions {
             loss_max: 0.01,
-            dear_max: 0.6,
+            extra_cost_max: 0.6,
             gain_min: 0.03,
             n_window: 12,
             n_pairs_min: 5,
             n_pairs_max: 20,
-            sure: 2.5,
+            z_score: 2.5,
             n_chosen: 10,
             n_rest: 200,
         }
@@ -79,7 +81,7 @@ pub enum Why {
     /// It was measured to be better.
     Learned,
     /// The default beside a better arm, to know that it still is one.
-    Beside,
+    Recheck,
 }
 
 impl Why {
@@ -89,82 +91,20 @@ impl Why {
             Why::Default => "default",
             Why::Trying => "trying",
             Why::Learned => "learned",
-            Why::Beside => "measured beside",
+            Why::Recheck => "measured beside",
         }
     }
 }
 
-/// Measured cost of an arm, compared with the default.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Measured {
-    /// Pairs of windows.
-    pub n_pairs: usize,
-    /// Its cost over the default's: below 1 it is better.
-    pub ratio: f64,
-    /// The probability that it is better at all, 0 to 1, as far as the pairs tell (normal errors).
-    pub confidence: f64,
-}
-
 /// A change of what is chosen in a context.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct ArmChange {
     /// The workload.
     pub context: String,
     /// The arm from now on; 0 is the default.
     pub arm: usize,
     /// Measured cost; of the default, what the arm that was given up cost.
     pub measured: Measured,
-}
-
-/// Running sums of log ratios.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pairs {
-    n_seen: usize,
-    weight: f64,
-    sum: f64,
-    squares: f64,
-}
-
-impl Pairs {
-    fn add(&mut self, ratio: f64, forgets: bool) {
-        let keep = if forgets { MEMORY } else { 1.0 };
-        let ratio = ratio.clamp(-RATIO_MAX, RATIO_MAX);
-        self.n_seen += 1;
-        self.weight = self.weight * keep + 1.0;
-        self.sum = self.sum * keep + ratio;
-        self.squares = self.squares * keep + ratio * ratio;
-    }
-
-    fn mean(&self) -> f64 {
-        self.sum / self.weight.max(1.0)
-    }
-
-    /// The standard error of the mean.
-    fn error(&self) -> f64 {
-        if self.weight < 2.0 {
-            return f64::INFINITY;
-        }
-        let variance = (self.squares / self.weight - self.mean().powi(2)).max(0.0) * self.weight / (self.weight - 1.0);
-        // Windows that come out equal by chance are not exact: a percent of each is taken for noise.
-        ((variance + 1e-4) / self.weight).sqrt()
-    }
-
-    fn measured(&self) -> Measured {
-        let z = -self.mean() / self.error();
-        Measured { n_pairs: self.n_seen, ratio: self.mean().exp(), confidence: normal(z) }
-    }
-}
-
-/// The normal distribution function (Abramowitz and Stegun 1964, 26.2.17: wrong by less than 1e-7).
-fn normal(z: f64) -> f64 {
-    if z.is_nan() {
-        return 0.5;
-    }
-    let t = 1.0 / (1.0 + 0.231_641_9 * z.abs());
-    let tail = [1.330_274_429, -1.821_255_978, 1.781_477_937, -0.356_563_782, 0.319_381_53];
-    let tail = tail.iter().fold(0.0, |sum, c| (sum + c) * t);
-    let upper = tail * (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
-    if z < 0.0 { upper } else { 1.0 - upper }
 }
 
 /// An arm that is not the default.
@@ -228,6 +168,15 @@ struct Context {
     n_since: usize,
 }
 
+/// Time of all contexts together.
+#[derive(Clone, Copy, Debug)]
+struct Spent {
+    /// Of all steps.
+    seconds: f64,
+    /// Lost by trying.
+    lost: f64,
+}
+
 /// Chooses arm by arm, context by context.
 #[derive(Debug)]
 pub struct SafeBandit {
@@ -238,7 +187,7 @@ pub struct SafeBandit {
     seconds: f64,
     /// Lost by trying.
     lost: f64,
-    changes: Vec<Change>,
+    changes: Vec<ArmChange>,
 }
 
 impl SafeBandit {
@@ -263,10 +212,10 @@ impl SafeBandit {
 
     /// Returns the arm to play in the next step of a context, and why. `may` says which arms can be played now.
     pub fn choose(&mut self, name: &str, may: impl Fn(usize) -> bool) -> (usize, Why) {
-        let (options, seconds, lost) = (self.options, self.seconds, self.lost);
+        let (options, spent) = (self.options, Spent { seconds: self.seconds, lost: self.lost });
         let Some(context) = self.context(name) else { return (0, Why::Default) };
         if context.window.n_steps == 0 {
-            context.window.arm = context.next(&options, (seconds, lost), &may);
+            context.window.arm = context.next(&options, spent, &may);
         } else if !may(context.window.arm) {
             // What is measured of it counts no more.
             context.window = Window::default();
@@ -274,7 +223,7 @@ impl SafeBandit {
         let arm = context.window.arm;
         let why = match (arm, context.chosen) {
             (0, 0) => Why::Default,
-            (0, _) => Why::Beside,
+            (0, _) => Why::Recheck,
             (arm, chosen) if arm == chosen => Why::Learned,
             _ => Why::Trying,
         };
@@ -293,11 +242,11 @@ impl SafeBandit {
         window.n_steps += 1;
         window.seconds += seconds;
         window.tokens += tokens;
-        // One that is clearly dear need not go on.
-        let is_dear = context
+        // One that clearly costs too much need not go on.
+        let is_costly = context
             .default
-            .is_some_and(|other| window.seconds > (1.0 + options.dear_max) * other.cost() * window.tokens);
-        let ends_early = arm != 0 && is_dear && window.n_steps >= options.n_window.div_ceil(3);
+            .is_some_and(|other| window.seconds > (1.0 + options.extra_cost_max) * other.cost() * window.tokens);
+        let ends_early = arm != 0 && is_costly && window.n_steps >= options.n_window.div_ceil(3);
         if window.n_steps >= options.n_window || ends_early {
             self.close(name);
         }
@@ -319,12 +268,12 @@ impl SafeBandit {
         if window.tokens > 0.0 {
             let (lost, change) = context.close(&options, window);
             self.lost += lost;
-            self.changes.extend(change.map(|(arm, measured)| Change { context: name.to_owned(), arm, measured }));
+            self.changes.extend(change.map(|(arm, measured)| ArmChange { context: name.to_owned(), arm, measured }));
         }
     }
 
     /// Takes out what changed since the last time.
-    pub fn take_changes(&mut self) -> Vec<Change> {
+    pub fn take_changes(&mut self) -> Vec<ArmChange> {
         std::mem::take(&mut self.changes)
     }
 
@@ -363,7 +312,7 @@ impl SafeBandit {
 
 impl Context {
     /// Returns the arm of the next window.
-    fn next(&mut self, options: &BanditOptions, (seconds, lost): (f64, f64), may: &dyn Fn(usize) -> bool) -> usize {
+    fn next(&mut self, options: &BanditOptions, spent: Spent, may: &dyn Fn(usize) -> bool) -> usize {
         let chosen = if may(self.chosen) { self.chosen } else { 0 };
         if self.default.is_none() || self.between.is_some() || (chosen != 0 && self.n_since >= self.n_chosen(options)) {
             return 0;
@@ -372,13 +321,16 @@ impl Context {
         let is_due = |arm: usize| arm != self.chosen && may(arm) && self.arms[arm - 1].resting == 0;
         if let Some(arm) = (1..=self.arms.len()).find(|&arm| self.is_fresh && is_due(arm)) {
             let pairs = &self.arms[arm - 1].pairs;
-            let dear = match pairs.n_seen {
-                0 | 1 => options.dear_max,
-                _ => (pairs.mean() + options.sure * pairs.error()).min(RATIO_MAX).exp_m1().clamp(0.0, options.dear_max),
+            let extra_cost = match pairs.n_seen {
+                0 | 1 => options.extra_cost_max,
+                _ => (pairs.mean() + options.z_score * pairs.error())
+                    .min(RATIO_MAX)
+                    .exp_m1()
+                    .clamp(0.0, options.extra_cost_max),
             };
             // The other arm's window, and the default's behind it.
-            let may_lose = dear + 2.0 * (1.0 - self.share());
-            if lost + may_lose * self.window_seconds <= options.loss_max * seconds {
+            let may_lose = extra_cost + 2.0 * (1.0 - self.share());
+            if spent.lost + may_lose * self.window_seconds <= options.loss_max * spent.seconds {
                 return arm;
             }
         }
@@ -437,11 +389,11 @@ impl Context {
     /// Decides what the pairs of an arm say.
     fn judge(&mut self, options: &BanditOptions, arm: usize) -> Option<(usize, Measured)> {
         let pairs = self.arms[arm - 1].pairs;
-        let (mean, error) = (pairs.mean(), options.sure * pairs.error());
+        let (mean, error) = (pairs.mean(), options.z_score * pairs.error());
         let goal = (1.0 - options.gain_min).ln();
         let measured = pairs.measured();
         if arm == self.chosen {
-            // What was surely better stays until it is more likely not to be worth it.
+            // What was better at the z-score stays until it is more likely not to be worth it.
             let is_better = mean < 0.5 * goal || pairs.n_seen < 2;
             return (!is_better).then(|| {
                 self.give_up(arm);
@@ -484,147 +436,4 @@ impl Context {
 }
 
 #[cfg(test)]
-mod tests {
-    use rand_chacha::ChaCha8Rng;
-    use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
-
-    use super::*;
-
-    /// Steps of a workload: what the machine does at the time, and what each arm costs then.
-    struct World {
-        rng: ChaCha8Rng,
-        noise: f64,
-    }
-
-    impl World {
-        fn unit(&mut self) -> f64 {
-            f64::from(self.rng.next_u32()) / f64::from(u32::MAX)
-        }
-
-        /// Seconds of a step of one token whose cost is `cost`: drifting, noisy, now and then interrupted.
-        fn step(&mut self, i: usize, cost: f64) -> f64 {
-            let drift = 1.0 + 0.3 * (i as f64 / 3000.0).sin();
-            let noise = (0..4).map(|_| self.unit() - 0.5).sum::<f64>() * 1.7 * self.noise;
-            let pause = if self.rng.next_u32().is_multiple_of(300) { 2.0 } else { 0.0 };
-            0.005 * (drift * cost * (1.0 + noise).max(0.2) + pause)
-        }
-    }
-
-    /// Plays `n` steps; `cost` says what an arm costs in step `i`. Returns time taken over the time of the default alone, in
-    /// the same steps without noise, at the end and at most after the first tenth; and the arm that is chosen then.
-    fn play(seed: u64, noise: f64, n: usize, cost: impl Fn(usize, usize) -> f64) -> (f64, f64, usize) {
-        let mut world = World { rng: ChaCha8Rng::seed_from_u64(seed), noise };
-        let mut bandit = SafeBandit::new(3, BanditOptions::default());
-        let (mut taken, mut default, mut worst) = (0.0, 0.0, 0.0f64);
-        for i in 0..n {
-            let (arm, _) = bandit.choose("c", |_| true);
-            let seconds = world.step(i, cost(arm, i));
-            bandit.learn("c", arm, seconds, 1.0);
-            taken += cost(arm, i);
-            default += cost(0, i);
-            if i > n / 10 {
-                worst = worst.max(taken / default);
-            }
-        }
-        (taken / default, worst, bandit.contexts["c"].chosen)
-    }
-
-    #[test]
-    fn a_better_arm_is_found_and_the_best_of_two() {
-        let mut found = [0; 3];
-        for seed in 0..20 {
-            let (ratio, worst, chosen) = play(seed, 0.1, 40_000, |arm, _| [1.0, 0.8, 0.6][arm]);
-            assert!(worst < 1.01, "seed {seed}: {worst}");
-            assert!(ratio < 0.8, "seed {seed}: {ratio}");
-            found[chosen] += 1;
-        }
-        assert!(found[2] >= 18, "{found:?}");
-    }
-
-    #[test]
-    fn what_can_be_little_dearer_is_tried_sooner() {
-        let n_until_try = |dear_max: f64| {
-            let mut bandit = SafeBandit::new(2, BanditOptions { dear_max, ..BanditOptions::default() });
-            let is_try = |_: &usize| {
-                let (arm, why) = bandit.choose("c", |_| true);
-                bandit.learn("c", arm, 0.005, 1.0);
-                why == Why::Trying
-            };
-            (0..10_000).find(is_try).expect("it is tried") as f64
-        };
-        let ratio = n_until_try(0.6) / n_until_try(0.2);
-        assert!((2.8..3.2).contains(&ratio), "{ratio}");
-    }
-
-    #[test]
-    fn worse_arms_cost_next_to_nothing() {
-        for (seed, costs) in [[1.0, 1.3, 2.0], [1.0, 1.05, 5.0], [1.0, 1.0, 1.0], [1.0, 1.02, 0.99]]
-            .into_iter()
-            .flat_map(|costs| (0..10).map(move |seed| (seed, costs)))
-        {
-            for noise in [0.02, 0.1, 0.3] {
-                let (ratio, worst, _) = play(seed, noise, 20_000, |arm, _| costs[arm]);
-                assert!(ratio < 1.01 && worst < 1.02, "seed {seed}, {costs:?}, noise {noise}: {ratio}, {worst}");
-            }
-        }
-    }
-
-    #[test]
-    fn an_arm_that_turns_bad_is_given_up() {
-        for seed in 0..10 {
-            let cost = |arm: usize, i: usize| match (arm, i < 20_000) {
-                (0, _) => 1.0,
-                (1, true) => 0.7,
-                _ => 1.3,
-            };
-            let (ratio, _, chosen) = play(seed, 0.1, 60_000, cost);
-            assert!(ratio < 1.0 && chosen == 0, "seed {seed}: {ratio}, {chosen}");
-        }
-    }
-
-    #[test]
-    fn what_an_earlier_process_found_is_checked() {
-        let mut world = World { rng: ChaCha8Rng::seed_from_u64(1), noise: 0.1 };
-        for (costs, expected) in [([1.0, 0.7], 1), ([1.0, 1.3], 0)] {
-            let mut bandit = SafeBandit::new(2, BanditOptions::default());
-            bandit.begin_with("c", 1);
-            bandit.begin_with("c", 9);
-            let mut first = Vec::new();
-            for i in 0..2000 {
-                let (arm, why) = bandit.choose("c", |_| true);
-                if first.last() != Some(&(arm, why)) && first.len() < 3 {
-                    first.push((arm, why));
-                }
-                bandit.learn("c", arm, world.step(i, costs[arm]), 1.0);
-            }
-            assert_eq!(first, [(0, Why::Beside), (1, Why::Learned), (0, Why::Beside)]);
-            assert_eq!(bandit.contexts["c"].chosen, expected);
-            let changes = bandit.take_changes();
-            assert_eq!(changes.iter().map(|change| change.arm).collect::<Vec<_>>(), vec![0; 1 - expected]);
-        }
-    }
-
-    #[test]
-    fn contexts_are_apart_and_what_may_not_be_is_not_played() {
-        let mut world = World { rng: ChaCha8Rng::seed_from_u64(2), noise: 0.05 };
-        let mut bandit = SafeBandit::new(2, BanditOptions::default());
-        for i in 0..10_000 {
-            for (name, costs) in [("good", [1.0, 0.7]), ("bad", [1.0, 1.3])] {
-                let (arm, _) = bandit.choose(name, |_| true);
-                bandit.learn(name, arm, world.step(i, costs[arm]), 1.0);
-            }
-            assert_eq!(bandit.choose("never", |arm| arm == 0).0, 0);
-        }
-        assert_eq!((bandit.contexts["good"].chosen, bandit.contexts["bad"].chosen), (1, 0));
-        assert!(bandit.measured("good", 1).ratio < 0.8 && bandit.measured("good", 1).confidence > 0.99);
-        assert!(bandit.loss() <= 0.012, "{}", bandit.loss());
-        assert_eq!(bandit.choose("good", |arm| arm == 0).0, 0);
-    }
-
-    #[test]
-    fn the_normal_distribution_is_that_of_tables() {
-        for (z, p) in [(0.0, 0.5), (1.0, 0.841_344_7), (-1.0, 0.158_655_3), (2.5, 0.993_790_3), (f64::INFINITY, 1.0)] {
-            assert!((normal(z) - p).abs() < 1e-6, "{z}: {}", normal(z));
-        }
-    }
-}
+mod tests;

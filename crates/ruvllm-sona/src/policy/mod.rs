@@ -243,11 +243,7 @@ impl Policy {
     /// Reads what [`Policy::to_bytes`] made; number and tenant are those of its place.
     fn from_bytes(bytes: &[u8], version: u64, tenant: Option<String>) -> Result<Policy, SonaError> {
         let mut from = Reader::new(bytes, "policy");
-        let format = from.u8()?;
-        if format != FORMAT {
-            let message = format!("policy: format {format}, this program reads {FORMAT}");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
+        from.format(FORMAT..=FORMAT)?;
         let (kind, source) = (usize::from(from.u8()?), usize::from(from.u8()?));
         let kind = *PolicyKind::ALL.get(kind).ok_or_else(|| invalid(format!("policy: there is no kind {kind}")))?;
         let source = *Source::ALL.get(source).ok_or_else(|| invalid(format!("policy: there is no source {source}")))?;

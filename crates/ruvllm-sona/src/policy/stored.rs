@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{NewPolicy, Policy, PolicyKind, PolicyStore, Source, Wanted};
+use crate::codec::number_of_key;
 use crate::error::{SonaError, invalid, limit};
 use crate::store::{Durability, SCOPE_BYTES_MAX, Scan, Store, Table};
 
@@ -81,7 +82,7 @@ impl StoredPolicies {
                 let tenant = String::from_utf8(scope.clone()).map_err(|_| invalid("policy: a tenant is not utf-8"))?;
                 let tenant = (!tenant.is_empty()).then_some(tenant);
                 snapshot.scan(POLICIES, &Scan::all(&scope), &mut |key, value| {
-                    let version = version_of(key)?;
+                    let version = number_of_key(key, "policy")?;
                     found.insert(version, Policy::from_bytes(value, version, tenant.clone())?);
                     Ok(true)
                 })?;
@@ -207,9 +208,4 @@ impl std::fmt::Debug for StoredPolicies {
 
 fn scope_of(tenant: &Option<String>) -> &[u8] {
     tenant.as_deref().unwrap_or("").as_bytes()
-}
-
-fn version_of(key: &[u8]) -> Result<u64, SonaError> {
-    let bytes = key.try_into().map_err(|_| invalid(format!("policy: a key of {} bytes instead of 8", key.len())))?;
-    Ok(u64::from_be_bytes(bytes))
 }

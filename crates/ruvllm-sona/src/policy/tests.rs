@@ -31,7 +31,7 @@ fn new(context: &str, value: u32) -> NewPolicy {
 }
 
 /// The value that counts for a context and a tenant at a time.
-fn best(policies: &StoredPolicies, (context, tenant): (&str, &str), now_ms: u64) -> Option<u32> {
+fn best(policies: &StoredPolicies, context: &str, tenant: &str, now_ms: u64) -> Option<u32> {
     let wanted = Wanted { tenant: Some(tenant), confidence_min: 0.5, ..Wanted::new(PolicyKind::Speculation, context) };
     policies.best(&wanted, now_ms).map(|policy| policy.read().expect("a number"))
 }
@@ -41,30 +41,36 @@ fn the_operator_overrules_what_was_learned_and_that_a_default() {
     let (_folder, path) = file();
     let policies = policies(&path, PolicyLimits::default());
     let put = |policy: NewPolicy| policies.put(policy, 0).expect("room");
-    assert_eq!(best(&policies, ("long", "ann"), 0), None);
+    assert_eq!(best(&policies, "long", "ann", 0), None);
     put(new("", 1));
-    assert_eq!(best(&policies, ("long", "ann"), 0), Some(1));
+    assert_eq!(best(&policies, "long", "ann", 0), Some(1));
     put(new("long", 2));
-    assert_eq!(best(&policies, ("long", "ann"), 0), Some(2));
+    assert_eq!(best(&policies, "long", "ann", 0), Some(2));
     put(new("", 3).of_tenant("ann"));
-    assert_eq!(best(&policies, ("long", "ann"), 0), Some(3), "one's own comes before the context's");
+    assert_eq!(best(&policies, "long", "ann", 0), Some(3), "one's own comes before the context's");
     put(new("", 4).learned(0.9));
-    assert_eq!(best(&policies, ("long", "ann"), 0), Some(4));
+    assert_eq!(best(&policies, "long", "ann", 0), Some(4));
     put(new("long", 5).learned(0.4));
-    assert_eq!(best(&policies, ("long", "ann"), 0), Some(4), "it is not sure enough");
+    assert_eq!(best(&policies, "long", "ann", 0), Some(4), "it is not sure enough");
     put(new("long", 6).learned(0.6));
-    assert_eq!(best(&policies, ("long", "ann"), 0), Some(6));
+    assert_eq!(best(&policies, "long", "ann", 0), Some(6));
     let version = put(new("", 7).by_operator());
-    assert_eq!(best(&policies, ("long", "ann"), 0), Some(7));
+    assert_eq!(best(&policies, "long", "ann", 0), Some(7));
     put(new("long", 8).by_operator().of_tenant("ann"));
-    assert_eq!([("long", "ann"), ("long", "bob"), ("", "bob")].map(|of| best(&policies, of, 0)), [8, 7, 7].map(Some));
+    assert_eq!(
+        [("long", "ann"), ("long", "bob"), ("", "bob")].map(|(context, tenant)| best(&policies, context, tenant, 0)),
+        [8, 7, 7].map(Some)
+    );
     // Taken back, what was before counts again.
     assert!(policies.retire(version).expect("writable") && !policies.retire(version).expect("writable"));
-    assert_eq!([("long", "bob"), ("", "bob")].map(|of| best(&policies, of, 0)), [6, 4].map(Some));
+    assert_eq!(
+        [("long", "bob"), ("", "bob")].map(|(context, tenant)| best(&policies, context, tenant, 0)),
+        [6, 4].map(Some)
+    );
     // Other kinds have nothing to do with it.
     assert_eq!(policies.best(&Wanted::new(PolicyKind::Kv, "long"), 0), None);
     assert_eq!(policies.forget_tenant("ann").expect("writable"), 2);
-    assert_eq!(best(&policies, ("long", "ann"), 0), Some(6));
+    assert_eq!(best(&policies, "long", "ann", 0), Some(6));
 }
 
 #[test]
@@ -76,10 +82,10 @@ fn a_newer_version_counts_and_those_before_are_kept_for_a_while() {
     assert!(versions.is_sorted_by(|a, b| a < b));
     assert_eq!(policies.list().iter().map(|policy| policy.version).collect::<Vec<_>>(), versions[2..]);
     for i in (2..5).rev() {
-        assert_eq!(best(&policies, ("c", "t"), 0), Some(i as u32));
+        assert_eq!(best(&policies, "c", "t", 0), Some(i as u32));
         assert!(policies.retire(versions[i]).expect("writable"));
     }
-    assert_eq!(best(&policies, ("c", "t"), 0), None);
+    assert_eq!(best(&policies, "c", "t", 0), None);
 }
 
 #[test]
@@ -89,7 +95,7 @@ fn what_has_expired_does_not_count_and_goes_when_asked() {
     policies.put(new("c", 1).learned(0.9), 0).expect("room");
     policies.put(new("c", 2).learned(0.9).until(100), 0).expect("room");
     policies.put(new("c", 3).by_operator().until(50), 0).expect("room");
-    assert_eq!([0, 49, 50, 99, 100, u64::MAX].map(|at| best(&policies, ("c", "t"), at)), [3, 3, 2, 2, 1, 1].map(Some));
+    assert_eq!([0, 49, 50, 99, 100, u64::MAX].map(|at| best(&policies, "c", "t", at)), [3, 3, 2, 2, 1, 1].map(Some));
     assert_eq!(policies.expire(50).expect("writable"), 1);
     assert_eq!(policies.expire(u64::MAX).expect("writable"), 1);
     assert_eq!(policies.list().len(), 1);
@@ -175,7 +181,7 @@ const CHILD: &str = "RUVLLM_SONA_POLICY_TEST_CHILD";
 fn puts_until_it_is_killed() {
     let Some(path) = std::env::var_os(CHILD) else { return };
     let policies = policies(path.as_ref(), PolicyLimits::default());
-    let mut n = best(&policies, ("c", "t"), 0).map_or(0, |n| n + 1);
+    let mut n = best(&policies, "c", "t", 0).map_or(0, |n| n + 1);
     loop {
         policies.put(new("c", n).learned(0.9), 0).expect("room");
         println!("\nacknowledged {n}");
@@ -195,7 +201,7 @@ fn what_was_acknowledged_counts_after_a_kill() {
     }
     let acknowledged = acknowledged.expect("some of twenty came to write");
     let policies = policies(&path, PolicyLimits::default());
-    let found = best(&policies, ("c", "t"), 0).expect("it was acknowledged");
+    let found = best(&policies, "c", "t", 0).expect("it was acknowledged");
     assert!(found == acknowledged || found == acknowledged + 1, "{found} after {acknowledged}");
     let values: Vec<u32> = policies.list().iter().map(|policy| policy.read().expect("a number")).collect();
     assert_eq!(values, (found + 1 - values.len() as u32..=found).collect::<Vec<_>>(), "each version once");

@@ -5,11 +5,11 @@
 //! | [`schema_compliance`] | the answer has the form that was asked for | it breaks it with its first token |
 //! | [`coherence`] | each part is about what the part before is about | no two parts that follow each other share anything |
 //! | [`diversity`] | no run of tokens comes twice | the same again and again |
-//! | [`consistency`] | who asked the same before was told the same | they were told something else |
+//! | [`consistency`] | who asked the same before got the same answer | they got another one |
 //! | [`uniqueness`] | no earlier answer has a run of four tokens of it | an earlier answer has them all |
 //!
 //! They see vectors and token ids, no text. None of them knows what is true: they find answers that are broken, loop, fall
-//! apart or contradict earlier ones. [`Scorer`] remembers earlier answers, so that the last two can be told.
+//! apart or contradict earlier ones. [`Scorer`] remembers earlier answers, so that the last two can be computed.
 //!
 //! ```
 //! use ruvllm_sona::quality::{Answered, Scorer, ScorerOptions};
@@ -122,7 +122,7 @@ pub fn diversity(tokens: &[u32]) -> Option<f32> {
 
 /// A question and what was answered to it, as vectors.
 #[derive(Clone, Copy, Debug)]
-pub struct Told<'a> {
+pub struct QuestionAnswer<'a> {
     /// Of the question.
     pub question: &'a [f32],
     /// Of the answer.
@@ -131,16 +131,16 @@ pub struct Told<'a> {
     pub unix_ms: u64,
 }
 
-/// Returns whether who asked the same before was told the same: `Σ w_j · max(0, cos(a, a_j)) / Σ w_j` over earlier answers,
+/// Returns whether who asked the same before got the same answer: `Σ w_j · max(0, cos(a, a_j)) / Σ w_j` over earlier answers,
 /// with `w_j = max(0, cos(q, q_j) - θ) / (1 - θ) · 2^(-Δt / h)`, `θ` [`SAME_QUESTION`] and `h` [`HALF_LIFE_MS`]. `None` if
 /// nobody asked it.
-pub fn consistency<'a>(now: Told<'_>, earlier: impl Iterator<Item = Told<'a>>) -> Option<f32> {
+pub fn consistency<'a>(now: QuestionAnswer<'_>, earlier: impl Iterator<Item = QuestionAnswer<'a>>) -> Option<f32> {
     let (mut sum, mut weights) = (0.0, 0.0);
-    for told in earlier {
-        let likeness = (cosine(now.question, told.question) - SAME_QUESTION) / (1.0 - SAME_QUESTION);
-        let age_ms = now.unix_ms.saturating_sub(told.unix_ms) as f64;
+    for past in earlier {
+        let likeness = (cosine(now.question, past.question) - SAME_QUESTION) / (1.0 - SAME_QUESTION);
+        let age_ms = now.unix_ms.saturating_sub(past.unix_ms) as f64;
         let weight = f64::from(likeness.max(0.0)) * (-age_ms / HALF_LIFE_MS).exp2();
-        sum += weight * f64::from(cosine(now.answer, told.answer).max(0.0));
+        sum += weight * f64::from(cosine(now.answer, past.answer).max(0.0));
         weights += weight;
     }
     (weights > 0.0).then(|| (sum / weights) as f32)

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Checked, Grams, Scores, Told, coherence, consistency, diversity, schema_compliance, uniqueness};
+use super::{Checked, Grams, QuestionAnswer, Scores, coherence, consistency, diversity, schema_compliance, uniqueness};
 
 /// Options of a scorer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct Scorer {
 }
 
 impl Scorer {
-    /// A scorer that has heard nothing.
+    /// A scorer without earlier answers.
     pub fn new(options: ScorerOptions) -> Scorer {
         Scorer { options, tenants: HashMap::new(), n_answers: 0 }
     }
@@ -80,18 +80,21 @@ impl Scorer {
         }
         let own = self.tenants.entry(tenant.to_owned()).or_default();
         own.used = self.n_answers;
-        let told = |past: &'_ Past| {
+        let is_comparable = |past: &'_ Past| {
             let fits = past.question.len() == question.len() && past.answer.len() == answer.len();
             fits && !past.question.is_empty()
         };
-        let earlier = own.past.iter().filter(|past| told(past));
-        let earlier =
-            earlier.map(|past| Told { question: &past.question, answer: &past.answer, unix_ms: past.unix_ms });
+        let earlier = own.past.iter().filter(|past| is_comparable(past));
+        let earlier = earlier.map(|past| QuestionAnswer {
+            question: &past.question,
+            answer: &past.answer,
+            unix_ms: past.unix_ms,
+        });
         let scores = Scores {
             schema: checked.map(schema_compliance),
             coherence: coherence(parts),
             diversity: diversity(tokens),
-            consistency: consistency(Told { question, answer, unix_ms }, earlier),
+            consistency: consistency(QuestionAnswer { question, answer, unix_ms }, earlier),
             uniqueness: uniqueness(&grams, own.past.iter().map(|past| &past.grams)),
         };
         own.past.push_back(Past { question: question.to_vec(), answer: answer.to_vec(), grams, unix_ms });

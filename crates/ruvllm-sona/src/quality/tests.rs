@@ -66,23 +66,24 @@ fn what_is_said_twice_is_seen() {
 #[test]
 fn the_same_question_has_the_same_answer_or_another() {
     let (x, y) = ([1.0, 0.0], [0.0, 1.0]);
-    let told = |question, answer, unix_ms| Told { question, answer, unix_ms };
+    let pair = |question, answer, unix_ms| QuestionAnswer { question, answer, unix_ms };
     let week = HALF_LIFE_MS as u64;
-    let now = told(&x, &x, 10 * week);
-    near(consistency(now, [told(&x, &x, 0)].into_iter()), 1.0);
-    near(consistency(now, [told(&x, &y, 0)].into_iter()), 0.0);
-    near(consistency(now, [told(&x, &x, 0), told(&x, &y, 0)].into_iter()), 0.5);
+    let now = pair(&x, &x, 10 * week);
+    near(consistency(now, [pair(&x, &x, 0)].into_iter()), 1.0);
+    near(consistency(now, [pair(&x, &y, 0)].into_iter()), 0.0);
+    near(consistency(now, [pair(&x, &x, 0), pair(&x, &y, 0)].into_iter()), 0.5);
     // A week later it counts half.
-    near(consistency(now, [told(&x, &x, week), told(&x, &y, 0)].into_iter()), 2.0 / 3.0);
+    near(consistency(now, [pair(&x, &x, week), pair(&x, &y, 0)].into_iter()), 2.0 / 3.0);
     // Other questions say nothing.
-    assert_eq!(consistency(now, [told(&y, &x, 0)].into_iter()), None);
+    assert_eq!(consistency(now, [pair(&y, &x, 0)].into_iter()), None);
     assert_eq!(consistency(now, std::iter::empty()), None);
     // The nearer the answers, the more consistent.
     let rising: Vec<f32> = (0..15)
         .map(|i| {
             let angle = 1.5 - 0.1 * i as f32;
             let answer = [angle.cos(), angle.sin()];
-            consistency(now, [Told { question: &x, answer: &answer, unix_ms: 0 }].into_iter()).expect("it was asked")
+            consistency(now, [QuestionAnswer { question: &x, answer: &answer, unix_ms: 0 }].into_iter())
+                .expect("it was asked")
         })
         .collect();
     assert!(rising.is_sorted_by(|a, b| a < b), "{rising:?}");

@@ -257,16 +257,26 @@ impl Chain {
         Err(invalid(format!("{shown}: the log {why}; {look}, and give another anchor file or move this one away")))
     }
 
-    pub(super) fn append(&self, entries: &[Entry], durability: Durability) -> Result<(), SonaError> {
-        let mut head = self.lock();
-        let mut change = self.store.begin(durability)?;
-        check_end(&*change, &head)?;
+    /// Appends entries in a transaction and commits it; a commit that fails may be on the disk, and is looked for.
+    fn append_and_commit(
+        &self,
+        mut change: Box<dyn Transaction + '_>,
+        head: &mut Anchor,
+        entries: &[Entry],
+    ) -> Result<(), SonaError> {
         let after = append(change.as_mut(), *head, entries)?;
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
         *tried = Some(after);
         change.commit()?;
         (*head, *tried) = (after, None);
         Ok(())
+    }
+
+    pub(super) fn append(&self, entries: &[Entry], durability: Durability) -> Result<(), SonaError> {
+        let mut head = self.lock();
+        let change = self.store.begin(durability)?;
+        check_end(&*change, &head)?;
+        self.append_and_commit(change, &mut head, entries)
     }
 
     pub(super) fn erase_tenant(&self, tenant: &str, now_ms: u64) -> Result<usize, SonaError> {
@@ -319,12 +329,7 @@ impl Chain {
         for (tenant, (unix_ms, seq)) in gone {
             change.remove(CONTENTS, tenant, &time_key(*unix_ms, *seq))?;
         }
-        let after = append(change.as_mut(), *head, &entries)?;
-        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        *tried = Some(after);
-        change.commit()?;
-        (*head, *tried) = (after, None);
-        Ok(())
+        self.append_and_commit(change, &mut head, &entries)
     }
 }
 

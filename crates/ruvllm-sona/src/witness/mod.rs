@@ -116,7 +116,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes in what the store says of a batch that failed: so many entries at the queue's head, with a record of so many lost.
+    /// Ingests what the store says of a batch that failed: so many entries at the queue's head, with a record of so many lost.
     fn settle(&mut self, settled: &Result<Stands, SonaError>, failed: &mut Option<(u64, u64)>) {
         match settled {
             Err(_) => return,

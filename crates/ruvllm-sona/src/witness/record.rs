@@ -1,7 +1,7 @@
 //! What a witness record says.
 
 use crate::codec::{Reader, Writer};
-use crate::error::{SonaError, SonaErrorKind};
+use crate::error::SonaError;
 use crate::quality::Scores;
 use crate::trajectory::Latency;
 
@@ -155,11 +155,7 @@ impl Event {
     /// If the bytes are something else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Event, SonaError> {
         let mut from = Reader::new(bytes, "witness record");
-        let format = from.u8()?;
-        if format == 0 || format > FORMAT {
-            let message = format!("witness record: format {format}, this program reads 1 to {FORMAT}");
-            return Err(SonaError::new(SonaErrorKind::Version, message));
-        }
+        let format = from.format(1..=FORMAT)?;
         let event = match from.u8()? {
             0 => Event::Served(Box::new(Served::read(&mut from, format)?)),
             1 => Event::Feedback { request: from.u64()?, quality: from.f32()? },

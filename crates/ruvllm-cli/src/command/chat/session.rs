@@ -7,7 +7,7 @@ use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::{
     ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, Speculation,
 };
-use ruvllm_learning::{Learning, Task, Tenant, Verdict};
+use ruvllm_learning::{Correctness, Learning, Question, Task, Tenant};
 use serde_json::{Value, json};
 
 use crate::args::MIROSTATS;
@@ -97,7 +97,13 @@ impl Session {
         let (prompt, task) = tenant.correct(&self.answer_id()).map_err(|_| judged())?;
         let question = task.question.unwrap_or_default();
         let answer = self.engine.text()?.encode_answer(&text)?;
-        ruvllm_learning::tell(&mut self.engine, &tenant, (&prompt, &question), &answer, Verdict::Right)?;
+        ruvllm_learning::add_correction(
+            &mut self.engine,
+            &tenant,
+            Question { prompt: &prompt, text: Some(&question) },
+            &answer,
+            Correctness::Right,
+        )?;
         self.messages.pop();
         self.messages.push(json!({ "role": "assistant", "content": text }));
         self.ui.note("(remembered)");

@@ -10,7 +10,7 @@ use clap::Args;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, EngineError, ErrorKind, LoadOptions};
 use ruvllm_learning::{
-    Course, CourseOptions, LearnOptions, Learned, Learning, LearningOptions, WindowOptions, of_sona,
+    EvaluationStream, EvaluationStreamOptions, LearnOptions, Learned, Learning, LearningOptions, WindowOptions, of_sona,
 };
 use serde_json::{Value, json};
 
@@ -260,7 +260,7 @@ impl LearningArgs {
         for document in &stream.documents {
             let taught = &shuffled[n_read..n_read + document.len()];
             reader.read(document, Some(taught), 0, &mut courses, &mut nll, &|n| bar.inc(n))?;
-            courses.iter_mut().for_each(Course::end_text);
+            courses.iter_mut().for_each(EvaluationStream::end_text);
             n_read += document.len();
         }
         bar.finish_and_clear();
@@ -268,7 +268,7 @@ impl LearningArgs {
             name: stream.name.clone(),
             n_documents: stream.documents.len(),
             nll,
-            n_entries: courses.iter().map(|course| course.learned().memory().len()).max().unwrap_or_default(),
+            n_entries: courses.iter().map(|course| course.learned().datastore().len()).max().unwrap_or_default(),
             again: Vec::new(),
             controls: Vec::new(),
         };
@@ -297,18 +297,23 @@ impl LearningArgs {
         VARIANTS.iter().filter(is_wanted).collect()
     }
 
-    fn course(&self, reader: &Reader<'_>, variant: &Variant) -> Result<Course> {
+    fn course(&self, reader: &Reader<'_>, variant: &Variant) -> Result<EvaluationStream> {
         let all = reader.learning.options().learn;
         let learn = LearnOptions {
-            memory: all.memory.filter(|_| variant.has_memory),
+            datastore: all.datastore.filter(|_| variant.has_memory),
             micro: all.micro.filter(|_| variant.has_micro),
             ..all
         };
         let calibration = std::sync::Arc::clone(reader.learning.calibration());
         let learned = Learned::new(calibration, learn, reader.engine.compute()).map_err(of_sona)?;
         let (is_by_text, is_approx) = (variant.is_by_text, self.approx_logits);
-        let options = CourseOptions { n_request: self.request, is_by_text, is_approx, ..CourseOptions::default() };
-        Ok(Course::new(learned, options))
+        let options = EvaluationStreamOptions {
+            n_request: self.request,
+            is_by_text,
+            is_approx,
+            ..EvaluationStreamOptions::default()
+        };
+        Ok(EvaluationStream::new(learned, options))
     }
 
     fn json(&self, engine: &Engine, reports: &[Report]) -> Value {
@@ -352,7 +357,7 @@ impl Reader<'_> {
         tokens: &[u32],
         shuffled: Option<&[u32]>,
         from: usize,
-        courses: &mut [Course],
+        courses: &mut [EvaluationStream],
         nll: &mut Nll,
         on_rows: &dyn Fn(u64),
     ) -> Result<()> {
@@ -381,12 +386,12 @@ impl Reader<'_> {
     fn control(
         &mut self,
         variants: &[&'static Variant],
-        courses: &[Course],
+        courses: &[EvaluationStream],
         tokens: &[u32],
         from: usize,
     ) -> Result<Nll> {
-        let (mut frozen, mut nll): (Vec<Course>, Nll) =
-            (courses.iter().map(Course::frozen).collect(), Nll::new(variants));
+        let (mut frozen, mut nll): (Vec<EvaluationStream>, Nll) =
+            (courses.iter().map(EvaluationStream::frozen).collect(), Nll::new(variants));
         self.read(tokens, None, from, &mut frozen, &mut nll, &|_| {})?;
         Ok(nll)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use ruvllm_engine::{CancelToken, Engine, GenerateRequest, LoadOptions, SamplingParams};
-use ruvllm_learning::{AnswerScore, Learning, LearningOptions, Task, Tenant, Verdict, score_answer};
+use ruvllm_learning::{AnswerScore, Correctness, Learning, LearningOptions, Question, Task, Tenant, score_answer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -161,7 +161,7 @@ impl Bench {
         for fact in facts {
             let n = self.engine.text()?.encode_answer(&fact.answer)?.len() + N_BEYOND;
             neighbours.push((n, self.ask(None, &fact.neighbour, n)?));
-            learn::tell(&mut self.engine, &tenant, &fact.question, &fact.answer, Verdict::Right)?;
+            learn::tell(&mut self.engine, &tenant, &fact.question, &fact.answer, Correctness::Right)?;
             done();
         }
         let mut outcomes: Vec<(&str, Outcome)> =
@@ -218,7 +218,13 @@ impl Bench {
 
     fn score(&mut self, tenant: &Tenant, question: &str, answer: &[u32]) -> Result<AnswerScore> {
         let prompt = self.engine.encode_prompt(question, false)?;
-        Ok(score_answer(&mut self.engine, (&self.learning, tenant), (&prompt, Some(question)), answer)?)
+        Ok(score_answer(
+            &mut self.engine,
+            &self.learning,
+            tenant,
+            Question { prompt: &prompt, text: Some(question) },
+            answer,
+        )?)
     }
 
     fn ask(&mut self, tenant: Option<&Arc<Tenant>>, question: &str, n: usize) -> Result<String> {

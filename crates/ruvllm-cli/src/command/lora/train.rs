@@ -11,8 +11,8 @@ use ruvllm_engine::{AdapterSet, CancelToken, Engine, FactorFormat, GenerateReque
 use ruvllm_kvcache::NamespaceBuilder;
 use ruvllm_lora::format::peft;
 use ruvllm_lora::train::{
-    self, AdamOptions, Dataset, Example, Filter, Loss, Prompt, Record, Schedule, Split, TargetSet, TrainOptions,
-    Trainer,
+    self, AdamOptions, Dataset, Example, Filter, Loss, Prompt, Schedule, Split, SplitShares, TargetSet, TrainOptions,
+    TrainRecord, Trainer,
 };
 use serde_json::{Value, json};
 
@@ -182,7 +182,7 @@ enum ScheduleArg {
 
 /// What is learned from and what is held back.
 struct Lessons {
-    split: Split<(Record, Example)>,
+    split: Split<(TrainRecord, Example)>,
     /// A hash of the records and of how they were dealt out.
     content: NamespaceBuilder,
     dropped: train::Dropped,
@@ -292,7 +292,11 @@ impl TrainArgs {
         let shares = (self.keep.val, self.keep.test);
         let dealt = format!("{shares:?} {:?}", self.filter());
         let content = NamespaceBuilder::new("training 1").part("data", &data.content).part("dealt", dealt.as_bytes());
-        let split = Split::new(records.zip(examples).collect(), self.seed, shares)?;
+        let split = Split::new(
+            records.zip(examples).collect(),
+            self.seed,
+            SplitShares { val: self.keep.val, test: self.keep.test },
+        )?;
         Ok(Lessons { split, content, dropped: data.dropped })
     }
 

@@ -26,10 +26,12 @@ impl Head {
     /// Takes a matrix of `[n_vocab, n_embd]`.
     pub(in crate::train) fn new(
         weight: Vec<f32>,
-        (n_vocab, n_embd): (usize, usize),
+        n_embd: usize,
         bias: Option<Vec<f32>>,
-        (scale, softcap): (f32, Option<f32>),
+        scale: f32,
+        softcap: Option<f32>,
     ) -> Result<Head> {
+        let n_vocab = weight.len() / n_embd;
         Ok(Head { weight_t: tensor(weight, (n_vocab, n_embd))?.t()?, bias, scale, softcap })
     }
 

@@ -21,7 +21,8 @@ impl Linear {
     /// Takes a matrix of `[n_out, n_in]`.
     pub(in crate::train) fn new(
         weight: Vec<f32>,
-        (n_out, n_in): (usize, usize),
+        n_out: usize,
+        n_in: usize,
         bias: Option<Vec<f32>>,
         scale: f32,
     ) -> Result<Linear> {

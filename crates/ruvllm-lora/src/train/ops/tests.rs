@@ -11,8 +11,8 @@ fn noise(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 53 + seed * 17) as f32 * 0.371).sin() * 0.9).collect()
 }
 
-fn var(shape: (usize, usize), seed: usize) -> Var {
-    Var::from_tensor(&tensor(noise(shape.0 * shape.1, seed), shape).expect("a tensor")).expect("a variable")
+fn var(n_rows: usize, n_cols: usize, seed: usize) -> Var {
+    Var::from_tensor(&tensor(noise(n_rows * n_cols, seed), (n_rows, n_cols)).expect("a tensor")).expect("a variable")
 }
 
 fn close(found: &[f32], expected: &[f32], bound: f32, what: &str) {
@@ -43,8 +43,8 @@ fn check(what: &str, vars: &[&Var], own: &Tensor, other: &Tensor) {
 fn linear_layers() {
     let (n, n_in, n_out, rank) = (7, 12, 9, 3);
     let (weight, bias) = (noise(n_out * n_in, 1), noise(n_out, 2));
-    let linear = Arc::new(Linear::new(weight.clone(), (n_out, n_in), Some(bias.clone()), 0.5).expect("a layer"));
-    let (x, a, b) = (var((n, n_in), 3), var((rank, n_in), 4), var((n_out, rank), 5));
+    let linear = Arc::new(Linear::new(weight.clone(), n_out, n_in, Some(bias.clone()), 0.5).expect("a layer"));
+    let (x, a, b) = (var(n, n_in, 3), var(rank, n_in, 4), var(n_out, rank, 5));
     let w = tensor(weight, (n_out, n_in)).expect("a tensor");
     let base =
         x.matmul(&w.t().expect("a view")).and_then(|y| y.broadcast_add(&tensor(bias, n_out)?)).expect("a product");
@@ -56,7 +56,7 @@ fn linear_layers() {
 
 #[test]
 fn norms() {
-    let x = var((10, 8), 1);
+    let x = var(10, 8, 1);
     let native = |width: usize, weight: &[f32], bias: Option<&[f32]>, is_layer: bool| -> candle_core::Result<Tensor> {
         let x = x.reshape((80 / width, width))?;
         let x = if is_layer { x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)? } else { x };
@@ -81,7 +81,7 @@ fn norms() {
 
 #[test]
 fn activations() {
-    let (gate, up) = (var((6, 40), 1), var((6, 40), 2));
+    let (gate, up) = (var(6, 40, 1), var(6, 40, 2));
     let native = |act: Activation| match act {
         Activation::Silu => gate.silu(),
         Activation::GeluTanh => gate.gelu(),
@@ -102,7 +102,7 @@ fn the_gradient_of_a_rotation_turns_back() {
     let (n, head_dim) = (5, 8);
     let angles: Vec<f32> = noise(n * 3, 4);
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
-        let x = var((n, 2 * head_dim), 1);
+        let x = var(n, 2 * head_dim, 1);
         let turn = Rotate {
             style,
             head_dim,
@@ -124,7 +124,7 @@ fn the_gradient_of_a_rotation_turns_back() {
 fn attention_sees_its_own_sequence_as_far_as_it_may() {
     let (lengths, n_heads, n_kv_heads, k_dim, v_dim) = ([5usize, 1, 6], 4, 2, 6, 4);
     let n: usize = lengths.iter().sum();
-    let (q, k, v) = (var((n, n_heads * k_dim), 1), var((n, n_kv_heads * k_dim), 2), var((n, n_kv_heads * v_dim), 3));
+    let (q, k, v) = (var(n, n_heads * k_dim, 1), var(n, n_kv_heads * k_dim, 2), var(n, n_kv_heads * v_dim, 3));
     let cases = [(None, None, true), (Some(3.0), None, true), (None, Some(3), true), (Some(2.0), None, false)];
     for (softcap, window, is_causal) in cases {
         let geometry = Geometry { n_heads, n_kv_heads, k_dim, v_dim, scale: 0.4, softcap, window, is_causal };
@@ -163,7 +163,7 @@ fn log_probabilities() {
     let (n, n_embd, n_vocab) = (6, 10, 30);
     let (weight, tokens) = (noise(n_vocab * n_embd, 1), vec![3u32, 29, 0, 7, 7, 15]);
     for (scale, softcap, with_bias) in [(1.0, None, false), (0.5, None, true), (2.0, Some(3.0), false)] {
-        let x = var((n, n_embd), 2);
+        let x = var(n, n_embd, 2);
         let bias = with_bias.then(|| noise(n_vocab, 5));
         let native = || -> candle_core::Result<Tensor> {
             let w = tensor(weight.clone(), (n_vocab, n_embd))?;
@@ -179,7 +179,7 @@ fn log_probabilities() {
             all.gather(&Tensor::from_slice(&tokens, (n, 1), all.device())?, 1)?.reshape(n)
         };
         let how = (scale as f32, softcap.map(|cap| cap as f32));
-        let head = Arc::new(Head::new(weight.clone(), (n_vocab, n_embd), bias.clone(), how).expect("a head"));
+        let head = Arc::new(Head::new(weight.clone(), n_embd, bias.clone(), how.0, how.1).expect("a head"));
         let own = x.apply_op1(LogProbs::new(&head, tokens.clone(), true)).expect("it fits");
         check(&format!("{scale} {softcap:?}"), &[&x], &own, &native().expect("it fits"));
         assert!(x.apply_op1(LogProbs::new(&head, vec![30; n], true)).is_err());

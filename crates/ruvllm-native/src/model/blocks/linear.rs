@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, Matrix, ShortlistOut, TopK};
 use ruvllm_kernels::prefetch::PrefetchPlan;
-use ruvllm_lora::AdaptedRows;
+use ruvllm_lora::{AdaptedRows, InputRows, LowRank};
 use ruvllm_threads::NextShares;
 
 use crate::kernels::Compute;
@@ -208,9 +208,9 @@ impl<'a> Operand<'a> {
             Some(plan) => matmul::matmul_many_prefetching(&compute.threads, self.acts, &mut work, &plan),
         }
         if let Some(rows) = self.adapted.rows {
-            let how = (compute.kernels.lowrank, &*compute.threads);
+            let how = LowRank { table: compute.kernels.lowrank, threads: &compute.threads };
             let products = products.each_mut().map(|(linear, _, out)| (linear.id, &mut **out));
-            rows.apply(how, (self.x, self.n), self.adapted.picked, products);
+            rows.apply(how, InputRows { x: self.x, n: self.n }, self.adapted.picked, products);
         }
         for (linear, _, out) in &mut products {
             linear.add_bias(out);
@@ -249,10 +249,11 @@ impl<'a> Operand<'a> {
         self.prepare(compute, linear.format());
         matmul::matmul_rows(&compute.threads, &linear.matrix, self.acts, rows, out);
         if let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) {
-            let (how, k) = ((compute.kernels.lowrank, &*compute.threads), self.x.len() / self.n);
+            let how = LowRank { table: compute.kernels.lowrank, threads: &compute.threads };
+            let k = self.x.len() / self.n;
             for (&row, out) in rows.iter().zip(out.chunks_exact_mut(linear.n_out())) {
                 let x = &self.x[row as usize * k..][..k];
-                adapted.apply(how, (x, 1), Some(&[row]), [(linear.id, out)]);
+                adapted.apply(how, InputRows { x, n: 1 }, Some(&[row]), [(linear.id, out)]);
             }
         }
         linear.add_bias(out);

@@ -1,6 +1,8 @@
 //! A disk that fails at each write of a history: the same history goes on when the disk does, and says what its log says.
 
+use super::adopted::{Deep, judgement};
 use super::*;
+use crate::deep::DeepState;
 use crate::failing;
 
 fn check(code: i32) -> u64 {

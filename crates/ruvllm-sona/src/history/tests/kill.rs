@@ -1,4 +1,4 @@
-//! Processes that are killed while they learn: what they were told is taken in is there afterwards, and is what they knew.
+//! Processes that are killed while they learn: what was acknowledged is there afterwards, and is what they knew.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng as _;
@@ -48,7 +48,7 @@ fn read(line: &str) -> Option<(u64, String)> {
 }
 
 #[test]
-fn a_hundred_kills_lose_nothing_that_was_taken_in() {
+fn a_hundred_kills_lose_nothing_that_was_ingested() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("sona.redb");
     let mut rng = ChaCha8Rng::seed_from_u64(29);

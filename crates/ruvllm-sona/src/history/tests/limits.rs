@@ -60,8 +60,8 @@ fn a_bad_answer_written_with_what_was_undone_teaches_nothing() {
     let mut answer = Request::new(2);
     answer.go_on(&place.toy, history.learned(), 30);
     history.undo(item, &mut place.toy).expect("an item");
-    assert_eq!(history.reject(&Names::of("What is Zorbia?"), &answer.notes).expect("a store"), None);
-    assert!(history.learned().episodes().is_empty());
+    assert_eq!(history.reject(&Names::of("What is Zorbia?"), &answer.trace).expect("a store"), None);
+    assert!(history.learned().corrections().is_empty());
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_finds_no_room_is_not_known() {
         let mut request = Request::new(seed);
         request.go_on(&place.toy, history.learned(), usize::MAX / 2);
         let known = history.state();
-        match history.take_in(request.notes, request.passage, 0.9) {
+        match history.ingest(request.trace, request.span, 0.9) {
             Ok(_) => seed += 1,
             Err(error) => break (known, error),
         }

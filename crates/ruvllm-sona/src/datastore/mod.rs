@@ -1,4 +1,4 @@
-//! Retrieval memory: what followed hidden states like this one.
+//! kNN-LM datastore: what followed hidden states like this one.
 //!
 //! ```text
 //! entry:   key of a hidden state (bytes), the token that came next
@@ -6,18 +6,18 @@
 //!          beyond: the 256 nearest by the keys' first 128 values, then exact among those
 //! context: sim[i] += 0.02 for each of up to eight tokens before that were the same, one after another
 //! recall:  w[i] ∝ exp(sim[i] / T)·p_model(token[i])^0.15, a tenth of it for what the model has in view itself;
-//!          p_memory(token) = Σ w[i] over entries with that token
+//!          p_knn(token) = Σ w[i] over entries with that token
 //! ```
 //! Khandelwal et al. 2020 (kNN-LM, arXiv:1911.00172) and Grave et al. 2017 (neural cache, arXiv:1612.04426), over keys of
-//! [`Whitener`](crate::Whitener). A memory has a limit of bytes. When it is full, entries are evicted by what they were worth,
-//! never by age: see [`Memory::push`].
+//! [`Whitener`](crate::Whitener). A datastore has a limit of bytes. When it is full, entries are evicted by what they were worth,
+//! never by age: see [`Datastore::push`].
 
 mod entries;
 mod search;
 #[cfg(test)]
 mod tests;
 
-pub use search::Scratch;
+pub use search::{KnnQuery, SearchScratch};
 
 pub use crate::top::Hit;
 
@@ -38,7 +38,7 @@ const ENTRY_BYTES: usize = 20;
 const CONTEXT_BONUS: f32 = 0.02;
 /// The most entries a snapshot is read of.
 const N_ENTRIES_MAX: usize = 1 << 26;
-/// Of the entries of a full memory, one in this many is evicted at once.
+/// Of the entries of a full datastore, one in this many is evicted at once.
 const EVICTED_SHARE: usize = 32;
 
 /// The last eight tokens, a byte of each, the last one lowest. Two contexts that are the same by accident cost a bonus or
@@ -69,9 +69,9 @@ impl Context {
     }
 }
 
-/// Options of a memory.
+/// Options of a datastore.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MemoryOptions {
+pub struct DatastoreOptions {
     /// Bytes of all entries.
     pub n_bytes_max: usize,
     /// Entries that are found.
@@ -82,16 +82,16 @@ pub struct MemoryOptions {
     pub n_candidates: usize,
 }
 
-impl Default for MemoryOptions {
-    fn default() -> MemoryOptions {
-        MemoryOptions { n_bytes_max: 256 << 20, n_nearest: 32, n_exact_max: 4096, n_candidates: 256 }
+impl Default for DatastoreOptions {
+    fn default() -> DatastoreOptions {
+        DatastoreOptions { n_bytes_max: 256 << 20, n_nearest: 32, n_exact_max: 4096, n_candidates: 256 }
     }
 }
 
 /// Keys of hidden states with the tokens that followed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memory {
-    options: MemoryOptions,
+pub struct Datastore {
+    options: DatastoreOptions,
     n_key: usize,
     entries: Entries,
     /// What an entry is worth keeping for, in nats. They lie apart: every request changes many of them.
@@ -101,27 +101,27 @@ pub struct Memory {
     n_evicted: u64,
 }
 
-impl Memory {
-    /// Makes an empty memory of keys of `n_key` bytes.
+impl Datastore {
+    /// Makes an empty datastore for keys of `n_key` bytes.
     ///
     /// # Errors
     /// The width is no multiple of [`PADDING`], or an option is out of range.
-    pub fn new(n_key: usize, options: MemoryOptions) -> Result<Memory, SonaError> {
+    pub fn new(n_key: usize, options: DatastoreOptions) -> Result<Datastore, SonaError> {
         let error = |kind, line| Err(SonaError::new(kind, line));
         if n_key == 0 || !n_key.is_multiple_of(PADDING) || n_key > N_EMBD_MAX + PADDING {
             return error(SonaErrorKind::Shape, format!("keys of {n_key} bytes, no multiple of {PADDING}"));
         }
-        let MemoryOptions { n_bytes_max, n_nearest, n_candidates, .. } = options;
+        let DatastoreOptions { n_bytes_max, n_nearest, n_candidates, .. } = options;
         if n_nearest == 0 || n_nearest > 256 || n_candidates < n_nearest {
             let line = format!("{n_nearest} nearest of {n_candidates} candidates; choose 1 to 256 of at least as many");
             return error(SonaErrorKind::Value, line);
         }
         let least = EVICTED_SHARE * (n_key + ENTRY_BYTES);
         if n_bytes_max < least {
-            let line = format!("a memory of {n_bytes_max} bytes; {least} is the least for keys of {n_key}");
+            let line = format!("a datastore of {n_bytes_max} bytes; {least} is the least for keys of {n_key}");
             return error(SonaErrorKind::Limit, line);
         }
-        Ok(Memory {
+        Ok(Datastore {
             options,
             n_key,
             entries: Entries::new(n_key.min(HEAD), n_key - n_key.min(HEAD)),
@@ -157,7 +157,7 @@ impl Memory {
     }
 
     /// Returns the options.
-    pub fn options(&self) -> &MemoryOptions {
+    pub fn options(&self) -> &DatastoreOptions {
         &self.options
     }
 
@@ -165,10 +165,10 @@ impl Memory {
     ///
     /// # Errors
     /// An option is out of range, or there is more than may be from now on.
-    pub(crate) fn configure(&mut self, options: MemoryOptions) -> Result<(), SonaError> {
-        let n_max = Memory::new(self.n_key, options)?.capacity();
+    pub(crate) fn configure(&mut self, options: DatastoreOptions) -> Result<(), SonaError> {
+        let n_max = Datastore::new(self.n_key, options)?.capacity();
         if self.len() > n_max {
-            let line = format!("a memory of {} entries, of which {n_max} fit; give it more room", self.len());
+            let line = format!("a datastore of {} entries, of which {n_max} fit; give it more room", self.len());
             return Err(SonaError::new(SonaErrorKind::Limit, line));
         }
         self.options = options;
@@ -193,8 +193,8 @@ impl Memory {
     }
 
     /// Adds an entry: what the tokens of `context` and the state of `key` were followed by. `worth` is what is known of its use, in nats: how badly the model predicted the token, less what
-    /// entries with the same token already cover. When the memory is full, an entry takes the place of the one that is
-    /// worth least (of equals, the one that lies first); use so far counts ([`Memory::credit`]), age does not.
+    /// entries with the same token already cover. When the datastore is full, an entry takes the place of the one that is
+    /// worth least (of equals, the one that lies first); use so far counts ([`Datastore::credit`]), age does not.
     ///
     /// # Panics
     /// If the key has another width.
@@ -240,7 +240,7 @@ impl Memory {
     /// Returns everything as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = Writer::of(MAGIC);
-        let MemoryOptions { n_bytes_max, n_nearest, n_exact_max, n_candidates } = self.options;
+        let DatastoreOptions { n_bytes_max, n_nearest, n_exact_max, n_candidates } = self.options;
         for value in [n_bytes_max, n_nearest, n_exact_max, n_candidates, self.n_key, self.len(), self.victims.len()] {
             out.u64(value as u64);
         }
@@ -250,28 +250,28 @@ impl Memory {
         out.take()
     }
 
-    /// Reads what [`Memory::snapshot`] gave: the same to the bit.
+    /// Reads what [`Datastore::snapshot`] gave: the same to the bit.
     ///
     /// # Errors
     /// The bytes are damaged, of another version, or hold more than their limit.
-    pub fn restore(bytes: &[u8]) -> Result<Memory, SonaError> {
-        let mut from = Reader::of(bytes, MAGIC, "memory")?;
-        let options = MemoryOptions {
+    pub fn restore(bytes: &[u8]) -> Result<Datastore, SonaError> {
+        let mut from = Reader::of(bytes, MAGIC, "datastore")?;
+        let options = DatastoreOptions {
             n_bytes_max: from.number(usize::MAX)?,
             n_nearest: from.number(N_ENTRIES_MAX)?,
             n_exact_max: from.number(usize::MAX)?,
             n_candidates: from.number(N_ENTRIES_MAX)?,
         };
-        let mut memory = Memory::new(from.number(N_EMBD_MAX + PADDING)?, options)?;
-        let n = from.number(memory.capacity().min(N_ENTRIES_MAX))?;
+        let mut datastore = Datastore::new(from.number(N_EMBD_MAX + PADDING)?, options)?;
+        let n = from.number(datastore.capacity().min(N_ENTRIES_MAX))?;
         let n_victims = from.number(n)?;
-        memory.n_evicted = from.u64()?;
-        memory.worths = memory.entries.read(n, &mut from, |from| from.plain_f32s(n))?;
-        memory.victims = from.plain_u32s(n_victims)?;
-        if memory.victims.iter().any(|&at| at as usize >= n) {
+        datastore.n_evicted = from.u64()?;
+        datastore.worths = datastore.entries.read(n, &mut from, |from| from.plain_f32s(n))?;
+        datastore.victims = from.plain_u32s(n_victims)?;
+        if datastore.victims.iter().any(|&at| at as usize >= n) {
             return Err(from.invalid(format_args!("an entry beyond {n}")));
         }
         from.end()?;
-        Ok(memory)
+        Ok(datastore)
     }
 }

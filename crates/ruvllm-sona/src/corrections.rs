@@ -1,9 +1,9 @@
-//! Corrections: told once, said again when the same is asked, and nowhere else.
+//! Corrections: answers that are given when the same is asked again, and nowhere else.
 //!
 //! ```text
-//! told:    key of the last prompt token (the question), its names, and for each token of the answer key → token
-//! asked:   the nearest told question, if it is near enough (0.8) and the names fit
-//! inside:  shares of the answer's tokens by their keys; right answers are mixed in by 0.97 (p_memory of the recall),
+//! added:   key of the last prompt token (the question), its names, and for each token of the answer key → token
+//! asked:   the nearest corrected question, if it is near enough (0.8) and the names fit
+//! inside:  shares of the answer's tokens by their keys; right answers are mixed in by 0.97 (p_knn of the recall),
 //!          wrong ones taken out:  logit += ln(1 - 0.97·share)
 //! ```
 //! A low-rank adapter cannot do this: at rank 2 it recalls one of thirty facts and disturbs everything else. Nor can a plain
@@ -13,19 +13,19 @@ use ruvllm_kernels::distance::DistanceKernels;
 use ruvllm_kernels::softmax;
 
 use crate::codec::{Reader, Writer};
+use crate::datastore::{Context, KnnQuery};
 use crate::error::{SonaError, SonaErrorKind};
-use crate::memory::Context;
+use crate::knn::KnnDistribution;
 use crate::names::{Kind, Names};
-use crate::recall::Recall;
 use crate::whiten::Key;
 
 /// What a snapshot begins with.
 const MAGIC: [u8; 8] = *b"ruvepis2";
-/// The share of a told answer, and of a wrong one that is taken away.
+/// The share of a right answer, and of a wrong one that is taken away.
 const SHARE: f32 = 0.97;
 /// A question as near as this is the same, if the names fit.
 const QUESTION_NEAR: f32 = 0.8;
-/// A told question as near as this, with the same names, is replaced.
+/// A question as near as this, with the same names, is replaced.
 const QUESTION_SAME: f32 = 0.98;
 /// Inside an answer, keys farther than this say nothing.
 const ANSWER_NEAR: f32 = 0.6;
@@ -35,12 +35,12 @@ const TEMPERATURE: f32 = 0.04;
 const CONTEXT_BONUS: f32 = 0.03;
 /// The longest answer.
 const N_TOKENS_MAX: usize = 1024;
-/// The most episodes.
-const N_EPISODES_MAX: usize = 1 << 20;
+/// The most corrections.
+const N_CORRECTIONS_MAX: usize = 1 << 20;
 
-/// Whether a told answer is right.
+/// Label of a corrected answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Correctness {
     /// It is what should be said.
     Right,
     /// It is what should not.
@@ -49,8 +49,8 @@ pub enum Verdict {
 
 /// A question and an answer to it.
 #[derive(Clone, Debug, PartialEq)]
-struct Episode {
-    verdict: Verdict,
+struct Correction {
+    verdict: Correctness,
     question: Key,
     names: Names,
     /// `[n, n_key]`
@@ -59,31 +59,31 @@ struct Episode {
     tokens: Vec<u32>,
 }
 
-/// Corrections that were told.
+/// Corrections of a tenant.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Episodes {
+pub struct Corrections {
     n_key: usize,
-    all: Vec<Episode>,
+    all: Vec<Correction>,
 }
 
-/// What was told of a question that is being answered.
+/// Corrections that match the question that is being answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Opened {
+pub(crate) struct CorrectionMatch {
     right: Option<usize>,
     wrong: Option<usize>,
 }
 
-impl Opened {
-    /// Returns whether nothing was told.
+impl CorrectionMatch {
+    /// Returns whether there are none.
     pub(crate) fn is_empty(self) -> bool {
-        self == Opened::default()
+        self == CorrectionMatch::default()
     }
 }
 
-impl Episodes {
+impl Corrections {
     /// Makes an empty list, for keys of `n_key` bytes.
-    pub(crate) fn new(n_key: usize) -> Episodes {
-        Episodes { n_key, all: Vec::new() }
+    pub(crate) fn new(n_key: usize) -> Corrections {
+        Corrections { n_key, all: Vec::new() }
     }
 
     /// Returns how many there are.
@@ -91,21 +91,21 @@ impl Episodes {
         self.all.len()
     }
 
-    /// Returns whether nothing was told.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// Remembers an answer: for each of its tokens the key of the state that it follows. The first of those is the question's
-    /// own. What was told of the same question with the same verdict is replaced.
+    /// own. A correction of the same question with the same verdict is replaced.
     ///
     /// # Errors
-    /// No tokens, more than 1,024, a key of another width, or too many episodes.
-    pub fn tell(
+    /// No tokens, more than 1,024, a key of another width, or too many corrections.
+    pub fn add(
         &mut self,
         names: &Names,
         answer: &[(Key, u32)],
-        verdict: Verdict,
+        verdict: Correctness,
         kernels: &DistanceKernels,
     ) -> Result<(), SonaError> {
         let n_key = self.n_key;
@@ -117,7 +117,7 @@ impl Episodes {
             let line = format!("a key of {} bytes among those of {n_key}", key.bytes.len());
             return Err(SonaError::new(SonaErrorKind::Shape, line));
         }
-        let episode = Episode {
+        let correction = Correction {
             verdict,
             question: question.clone(),
             names: names.clone(),
@@ -125,65 +125,65 @@ impl Episodes {
             scales: answer.iter().map(|(key, _)| key.scale).collect(),
             tokens: answer.iter().map(|&(_, token)| token).collect(),
         };
-        let same = |other: &Episode| {
+        let same = |other: &Correction| {
             let near = similarity(question, &other.question, kernels);
             other.verdict == verdict && other.names == *names && near >= QUESTION_SAME
         };
         match self.all.iter().position(same) {
-            Some(at) => self.all[at] = episode,
-            None if self.all.len() < N_EPISODES_MAX => self.all.push(episode),
+            Some(at) => self.all[at] = correction,
+            None if self.all.len() < N_CORRECTIONS_MAX => self.all.push(correction),
             None => {
-                let line = format!("{N_EPISODES_MAX} corrections are remembered already; forget some");
+                let line = format!("{N_CORRECTIONS_MAX} corrections are remembered already; forget some");
                 return Err(SonaError::new(SonaErrorKind::Limit, line));
             }
         }
         Ok(())
     }
 
-    /// Finds what was told of a question: the nearest right and the nearest wrong answer.
-    pub(crate) fn open(&self, question: &Key, names: &Names, kernels: &DistanceKernels) -> Opened {
+    /// Finds the corrections of a question: the nearest right and the nearest wrong answer.
+    pub(crate) fn find(&self, question: &Key, names: &Names, kernels: &DistanceKernels) -> CorrectionMatch {
         let mut nearest = [(QUESTION_NEAR, None); 2];
-        for (i, episode) in self.all.iter().enumerate() {
-            let (near, found) = &mut nearest[usize::from(episode.verdict == Verdict::Wrong)];
-            let this = similarity(question, &episode.question, kernels);
-            // Of equals the one told last counts.
-            if this >= *near && episode.names.fit(names) {
+        for (i, correction) in self.all.iter().enumerate() {
+            let (near, found) = &mut nearest[usize::from(correction.verdict == Correctness::Wrong)];
+            let this = similarity(question, &correction.question, kernels);
+            // Of equals the newest counts.
+            if this >= *near && correction.names.fit(names) {
                 (*near, *found) = (this, Some(i));
             }
         }
-        Opened { right: nearest[0].1, wrong: nearest[1].1 }
+        CorrectionMatch { right: nearest[0].1, wrong: nearest[1].1 }
     }
 
     /// Changes the logits of a token inside an answer.
     pub(crate) fn adjust(
         &self,
-        opened: Opened,
-        (key, context): (&Key, Context),
+        matched: CorrectionMatch,
+        query: KnnQuery<'_>,
         kernels: &DistanceKernels,
         softmax: &softmax::SoftmaxKernels,
         logits: &mut [f32],
     ) {
-        if let Some(recall) = opened.wrong.and_then(|at| self.recall(at, (key, context), kernels)) {
-            for &(token, share) in recall.classes() {
+        if let Some(knn) = matched.wrong.and_then(|at| self.knn(at, query, kernels)) {
+            for &(token, share) in knn.classes() {
                 if let Some(logit) = logits.get_mut(token as usize) {
                     *logit += (1.0 - SHARE * share).ln();
                 }
             }
         }
-        if let Some(recall) = opened.right.and_then(|at| self.recall(at, (key, context), kernels)) {
+        if let Some(knn) = matched.right.and_then(|at| self.knn(at, query, kernels)) {
             let log_sum = softmax.log_sum_exp(logits) as f32;
             if log_sum.is_finite() {
-                recall.mix(SHARE, log_sum, logits);
+                knn.mix(SHARE, log_sum, logits);
             }
         }
     }
 
     /// Returns what an answer says of the token to come, if it says anything.
-    fn recall(&self, at: usize, (key, context): (&Key, Context), kernels: &DistanceKernels) -> Option<Recall> {
-        let episode = self.all.get(at)?;
-        let mut dots = vec![0; episode.tokens.len()];
-        kernels.dots(&key.bytes, &episode.keys, &mut dots);
-        let near = dots.iter().zip(&episode.scales).map(|(&dot, scale)| dot as f32 * (scale * key.scale));
+    fn knn(&self, at: usize, KnnQuery { key, context }: KnnQuery<'_>, kernels: &DistanceKernels) -> Option<KnnDistribution> {
+        let correction = self.all.get(at)?;
+        let mut dots = vec![0; correction.tokens.len()];
+        kernels.dots(&key.bytes, &correction.keys, &mut dots);
+        let near = dots.iter().zip(&correction.scales).map(|(&dot, scale)| dot as f32 * (scale * key.scale));
         let near: Vec<f32> = near.collect();
         if near.iter().fold(0.0f32, |max, &x| max.max(x)) < ANSWER_NEAR {
             return None;
@@ -191,14 +191,14 @@ impl Episodes {
         let mut before = Context::default();
         let steps: Vec<(f32, u32)> = near
             .into_iter()
-            .zip(&episode.tokens)
+            .zip(&correction.tokens)
             .map(|(near, &token)| {
                 let bonus = CONTEXT_BONUS * before.n_common(context) as f32;
                 before.push(token);
                 (near + bonus, token)
             })
             .collect();
-        Some(Recall::of_steps(&steps, TEMPERATURE))
+        Some(KnnDistribution::of_steps(&steps, TEMPERATURE))
     }
 
     /// Returns everything as bytes.
@@ -206,45 +206,45 @@ impl Episodes {
         let mut out = Writer::of(MAGIC);
         out.u64(self.n_key as u64);
         out.u64(self.all.len() as u64);
-        for episode in &self.all {
-            out.u64(u64::from(episode.verdict == Verdict::Wrong));
-            out.u64(episode.names.values().len() as u64);
-            episode.names.values().for_each(|(word, kind)| {
+        for correction in &self.all {
+            out.u64(u64::from(correction.verdict == Correctness::Wrong));
+            out.u64(correction.names.values().len() as u64);
+            correction.names.values().for_each(|(word, kind)| {
                 out.u64(word);
                 out.u64(kind as u64);
             });
-            out.u64(episode.tokens.len() as u64);
-            out.i8s(&episode.keys);
-            out.plain_f32s(&episode.scales);
-            out.plain_u32s(&episode.tokens);
+            out.u64(correction.tokens.len() as u64);
+            out.i8s(&correction.keys);
+            out.plain_f32s(&correction.scales);
+            out.plain_u32s(&correction.tokens);
         }
         out.take()
     }
 
-    /// Reads what [`Episodes::snapshot`] gave.
+    /// Reads what [`Corrections::snapshot`] gave.
     ///
     /// # Errors
     /// The bytes are damaged, or of another version.
-    pub fn restore(bytes: &[u8]) -> Result<Episodes, SonaError> {
+    pub fn restore(bytes: &[u8]) -> Result<Corrections, SonaError> {
         let mut from = Reader::of(bytes, MAGIC, "list of corrections")?;
-        let mut episodes = Episodes::new(from.number(crate::whiten::N_EMBD_MAX * 2)?);
-        for _ in 0..from.number(N_EPISODES_MAX)? {
-            let verdict = if from.number(1)? == 1 { Verdict::Wrong } else { Verdict::Right };
+        let mut corrections = Corrections::new(from.number(crate::whiten::N_EMBD_MAX * 2)?);
+        for _ in 0..from.number(N_CORRECTIONS_MAX)? {
+            let verdict = if from.number(1)? == 1 { Correctness::Wrong } else { Correctness::Right };
             let mut words = Vec::new();
             for _ in 0..from.number(Names::N_MAX)? {
                 words.push((from.u64()?, Kind::ALL[from.number(Kind::ALL.len() - 1)?]));
             }
             let names = Names::from_values(words).ok_or_else(|| from.invalid("words in no order"))?;
             let n = from.number(N_TOKENS_MAX)?;
-            let (keys, scales, tokens) = (from.i8s(n * episodes.n_key)?, from.plain_f32s(n)?, from.plain_u32s(n)?);
-            let (Some(bytes), Some(&scale)) = (keys.get(..episodes.n_key), scales.first()) else {
+            let (keys, scales, tokens) = (from.i8s(n * corrections.n_key)?, from.plain_f32s(n)?, from.plain_u32s(n)?);
+            let (Some(bytes), Some(&scale)) = (keys.get(..corrections.n_key), scales.first()) else {
                 return Err(from.invalid("an answer of 0 tokens"));
             };
             let question = Key { bytes: bytes.to_vec(), scale };
-            episodes.all.push(Episode { verdict, question, names, keys, scales, tokens });
+            corrections.all.push(Correction { verdict, question, names, keys, scales, tokens });
         }
         from.end()?;
-        Ok(episodes)
+        Ok(corrections)
     }
 
     /// Returns the bytes of a key.

@@ -1,38 +1,38 @@
-//! Documents as passages: what of a text is learned at once, and what is only read before it.
+//! Documents as spans: the tokens of a text that are learned at once, and those that are only read before them.
 
 use std::ops::ControlFlow;
 
 use ruvllm_engine::{Engine, EngineError, ErrorKind};
-use ruvllm_sona::history::Passage;
+use ruvllm_sona::history::Span;
 
-use crate::course::{Window, WindowOptions, window_start};
+use crate::evaluation_stream::{Window, WindowOptions, window_start};
 use crate::reading::ReadSums;
 use crate::tenant::Tenant;
 
-/// Tokens that are learned together: until then memory has none of them.
+/// Tokens that are learned together: until then the datastore has none of them.
 const N_REQUEST: usize = 512;
 
-/// Tokens between steps of the gate, and of a MicroLoRA that takes no steps of its own size.
+/// Tokens between steps of λ, and of a MicroLoRA that takes no steps of its own size.
 const N_STEP: usize = 32;
 
 /// Reads a document and has a tenant learn it, piece by piece; returns how it was read. Each piece is an item of the tenant's
-/// log. `watch` hears how many tokens were read; where it breaks off, what was read of the document is taken back.
+/// log. `watch` gets how many tokens were read; where it breaks off, what was read of the document is taken back.
 ///
 /// # Errors
 /// The context is too short, `watch` breaks off, or it cannot be written.
-pub fn study(
+pub fn learn_document(
     engine: &mut Engine,
     tenant: &Tenant,
     tokens: &[u32],
     watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<ReadSums, EngineError> {
-    let passages = passages(engine, tokens, &WindowOptions::default(), tenant.n_step())?;
+    let spans = spans(engine, tokens, &WindowOptions::default(), tenant.n_step())?;
     tenant.settle();
     let (first, mut sums) = (tenant.stats().version + 1, ReadSums::default());
-    for passage in passages {
-        // Between passages, where what is known is what the log says.
+    for span in spans {
+        // Between spans, where what is known is what the log says.
         let mut goes_on = ControlFlow::Continue(());
-        let read = tenant.study(engine, passage, &mut |n| {
+        let read = tenant.learn_span(engine, span, &mut |n| {
             goes_on = watch(n);
             ControlFlow::Continue(())
         })?;
@@ -47,24 +47,19 @@ pub fn study(
     Ok(sums)
 }
 
-/// Cuts a document into passages that are read one after another: windows that overlap, each with the model's first token before it.
-fn passages(
-    engine: &Engine,
-    tokens: &[u32],
-    windows: &WindowOptions,
-    n_step: usize,
-) -> Result<Vec<Passage>, EngineError> {
+/// Cuts a document into spans that are read one after another: windows that overlap, each with the model's first token before it.
+fn spans(engine: &Engine, tokens: &[u32], windows: &WindowOptions, n_step: usize) -> Result<Vec<Span>, EngineError> {
     let windows = windows.cut(tokens.len(), engine.info().n_ctx)?;
     let Some(&first) = tokens.first() else { return Ok(Vec::new()) };
     let start = window_start(engine, first)?;
-    let passages = windows.flat_map(|Window { from, new }| {
+    let spans = windows.flat_map(|Window { from, new }| {
         new.clone().step_by(N_REQUEST).map(move |at| {
             let n_read = 1 + at - from;
             let tokens = [&[start], &tokens[from..(at + N_REQUEST).min(new.end)]].concat();
-            Passage { tokens, n_read, n_remembered: n_read, n_step, ..Passage::default() }
+            Span { tokens, n_read, n_remembered: n_read, n_step, ..Span::default() }
         })
     });
-    Ok(passages.collect())
+    Ok(spans.collect())
 }
 
 impl Tenant {

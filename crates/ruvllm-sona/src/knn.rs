@@ -1,6 +1,6 @@
-//! What a memory says of the next token.
+//! What a datastore says of the next token.
 
-use crate::memory::{Context, Hit, Memory};
+use crate::datastore::{Context, Datastore, Hit};
 
 /// How far the model's own opinion of a token goes into the share of its entries: as this power of its probability.
 const MODEL_SHARE: f32 = 0.15;
@@ -11,7 +11,7 @@ const IN_VIEW: f32 = 0.1;
 
 /// A distribution over the tokens of the nearest entries.
 #[derive(Clone, Debug, Default)]
-pub struct Recall {
+pub struct KnnDistribution {
     /// Entries, their shares, and their tokens; nearest first.
     pub(crate) hits: Vec<(u32, f32, u32)>,
     /// Tokens with their shares, which add up to 1, the likeliest first (of equals the one whose entry is nearer).
@@ -20,12 +20,13 @@ pub struct Recall {
     pub(crate) nearest: f32,
 }
 
-impl Recall {
+impl KnnDistribution {
     /// Reads the tokens of found entries. A share is `exp(similarity / temperature)`, less for tokens that the model itself, of which
     /// `log_p` gives log probabilities, hardly thinks of, and for what stands behind contexts that it has in view.
     pub(crate) fn read(
         &mut self,
-        (memory, hits): (&Memory, &[Hit]),
+        datastore: &Datastore,
+        hits: &[Hit],
         temperature: f32,
         log_p: impl Fn(u32) -> f32,
         is_in_view: impl Fn(Context) -> bool,
@@ -36,11 +37,11 @@ impl Recall {
         let nearest = self.nearest;
         let weight = |hit: &Hit, token: u32| {
             let of_model = MODEL_SHARE * log_p(token).max(LOG_P_MIN);
-            let of_view = if is_in_view(memory.context_behind(hit.index)) { IN_VIEW } else { 1.0 };
+            let of_view = if is_in_view(datastore.context_behind(hit.index)) { IN_VIEW } else { 1.0 };
             of_view * ((hit.value - nearest) / temperature + of_model).exp()
         };
         self.hits.extend(hits.iter().map(|hit| {
-            let token = memory.token(hit.index);
+            let token = datastore.token(hit.index);
             (hit.index, weight(hit, token), token)
         }));
         let sum: f32 = self.hits.iter().map(|&(_, weight, _)| weight).sum();
@@ -52,17 +53,17 @@ impl Recall {
     }
 
     /// Makes a distribution of similarities and tokens: shares are `softmax(similarity / temperature)`.
-    pub(crate) fn of_steps(steps: &[(f32, u32)], temperature: f32) -> Recall {
+    pub(crate) fn of_steps(steps: &[(f32, u32)], temperature: f32) -> KnnDistribution {
         let nearest = steps.iter().fold(f32::NEG_INFINITY, |max, step| max.max(step.0));
         let weight = |similarity: f32| ((similarity - nearest) / temperature).exp();
         let sum: f32 = steps.iter().map(|step| weight(step.0)).sum();
-        let mut recall = Recall { nearest, ..Recall::default() };
-        steps.iter().for_each(|&(similarity, token)| add(&mut recall.classes, token, weight(similarity) / sum));
-        recall.classes.sort_by(|a, b| b.1.total_cmp(&a.1));
-        recall
+        let mut knn = KnnDistribution { nearest, ..KnnDistribution::default() };
+        steps.iter().for_each(|&(similarity, token)| add(&mut knn.classes, token, weight(similarity) / sum));
+        knn.classes.sort_by(|a, b| b.1.total_cmp(&a.1));
+        knn
     }
 
-    /// Returns the share of a token: its probability by the memory.
+    /// Returns the share of a token: its probability by the datastore.
     pub fn probability(&self, token: u32) -> f32 {
         self.classes.iter().find(|(other, _)| *other == token).map_or(0.0, |&(_, share)| share)
     }
@@ -77,8 +78,8 @@ impl Recall {
         self.nearest
     }
 
-    /// Adds a share `lambda` of this to the model's own distribution: `p = (1 - λ)·p_model + λ·p_memory`. Only the logits of
-    /// remembered tokens change, since `1 - λ` is common to all: `logit += ln(1 + λ/(1-λ)·p_memory/p_model)`. `log_sum` is
+    /// Adds a share `lambda` of this to the model's own distribution: `p = (1 - λ)·p_model + λ·p_knn`. Only the logits of
+    /// remembered tokens change, since `1 - λ` is common to all: `logit += ln(1 + λ/(1-λ)·p_knn/p_model)`. `log_sum` is
     /// the logarithm of the sum of the row's exponentials.
     pub(crate) fn mix(&self, lambda: f32, log_sum: f32, logits: &mut [f32]) {
         let odds = lambda / (1.0 - lambda);
@@ -104,16 +105,16 @@ fn add(classes: &mut Vec<(u32, f32)>, token: u32, share: f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryOptions;
+    use crate::datastore::DatastoreOptions;
     use crate::whiten::Key;
 
     #[test]
     fn shares_go_by_similarity_the_models_opinion_and_what_is_in_view() {
-        let mut memory = Memory::new(64, MemoryOptions::default()).expect("options");
+        let mut datastore = Datastore::new(64, DatastoreOptions::default()).expect("options");
         let key = Key { bytes: vec![1; 64], scale: 0.125 };
         let (mut context, mut in_view) = (Context::default(), None);
         for token in 0..4 {
-            memory.push(&key, context, token, 1.0);
+            datastore.push(&key, context, token, 1.0);
             context.push(token);
             // The third token came behind the first two in this request too.
             if token == 2 {
@@ -121,11 +122,11 @@ mod tests {
             }
         }
         let read = |indices: [u32; 2], ahead: f32, log_p: fn(u32) -> f32| {
-            let mut recall = Recall::default();
+            let mut knn = KnnDistribution::default();
             let hits = [(indices[0], 0.5 + ahead), (indices[1], 0.5)].map(|(index, value)| Hit { index, value });
-            recall.read((&memory, &hits), 0.05, log_p, |context| in_view == Some(context));
-            assert!((recall.classes.iter().map(|class| class.1).sum::<f32>() - 1.0).abs() < 1e-5);
-            recall.probability(indices[0]) / recall.probability(indices[1])
+            knn.read(&datastore, &hits, 0.05, log_p, |context| in_view == Some(context));
+            assert!((knn.classes.iter().map(|class| class.1).sum::<f32>() - 1.0).abs() < 1e-5);
+            knn.probability(indices[0]) / knn.probability(indices[1])
         };
         let is_about = |x: f32, y: f32| assert!((x / y - 1.0).abs() < 1e-3, "{x} for {y}");
         is_about(read([0, 1], 0.0, |_| -1.0), 1.0);

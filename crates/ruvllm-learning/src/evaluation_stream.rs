@@ -1,6 +1,6 @@
-//! Reading texts: a pass in windows, and a state that predicts each token and then learns it.
+//! Evaluation streams: texts are read in windows, and each token is predicted before it is learned.
 //!
-//! One pass of the model serves as many [`Course`]s as there are: they see final hidden states and logits of the base, and
+//! One pass of the model serves as many [`EvaluationStream`]s as there are: they see final hidden states and logits of the base, and
 //! what changes hidden states goes through the head again.
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use ruvllm_backend::{LogitRows, Segment};
 use ruvllm_engine::{Engine, EngineError, ErrorKind};
 use ruvllm_kernels::{Isa, softmax};
 use ruvllm_lora::micro::{HeadRows, KeptRows, LogitRow, StateRows};
-use ruvllm_sona::{Learned, Notes};
+use ruvllm_sona::{Learned, RequestTrace};
 
 /// Rows whose logits are held at once.
 const ROWS: usize = 128;
@@ -51,12 +51,12 @@ impl WindowOptions {
             let line = format!("windows of {n_window} tokens, {n_stride} apart; choose at least 2 and 1");
             return Err(EngineError::new(ErrorKind::Options, line));
         }
-        let (mut from, mut n_shown) = (0, 0);
+        let (mut from, mut n_covered) = (0, 0);
         Ok(std::iter::from_fn(move || {
             // One more than the window has places: the last is only predicted.
             let end = (from + n_window).min(n_tokens);
-            let window = (n_shown < n_tokens).then_some(Window { from, new: n_shown..end });
-            (n_shown, from) = (end, from + n_stride);
+            let window = (n_covered < n_tokens).then_some(Window { from, new: n_covered..end });
+            (n_covered, from) = (end, from + n_stride);
             window
         }))
     }
@@ -64,7 +64,7 @@ impl WindowOptions {
 
 /// Consecutive positions of a text: of each what the model computed, and what followed.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct TextRows<'a> {
     /// Final hidden states, and what the last block made them of: `[n, n_embd]`.
     pub states: StateRows<'a>,
     /// The base's logits: `[n, n_vocab]`.
@@ -75,16 +75,16 @@ pub struct Rows<'a> {
     pub before: &'a [u32],
 }
 
-/// Part of a text that a pass shows.
+/// Consecutive rows of a text, with their place in it.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a> {
+pub struct TextChunk<'a> {
     /// Index of the text's token that follows the first row.
     pub first: usize,
     /// The rows.
-    pub rows: Rows<'a>,
+    pub rows: TextRows<'a>,
 }
 
-impl Rows<'_> {
+impl TextRows<'_> {
     /// Returns the negative log likelihood of the tokens by the base's logits.
     pub fn nll(&self, isa: Isa) -> impl Iterator<Item = f32> {
         let (softmax, n_vocab) = (softmax::pick(isa), self.logits.len() / self.next.len().max(1));
@@ -105,7 +105,7 @@ pub fn read_text(
     engine: &mut Engine,
     tokens: &[u32],
     windows: &WindowOptions,
-    sink: &mut dyn FnMut(&mut Engine, Shown<'_>) -> Result<(), EngineError>,
+    sink: &mut dyn FnMut(&mut Engine, TextChunk<'_>) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
     let windows = windows.cut(tokens.len(), engine.info().n_ctx)?;
     let Some(&first) = tokens.first() else { return Ok(()) };
@@ -124,16 +124,16 @@ pub(crate) fn window_start(engine: &Engine, first: u32) -> Result<u32, EngineErr
     Ok(tokenizer.bos_to_add().or(tokenizer.bos()).unwrap_or(first))
 }
 
-/// Makes rows of logits, `[n, n_vocab]`, those that a request has whose notes these are: of its hidden states, `[n, n_embd]`,
+/// Makes rows of logits, `[n, n_vocab]`, those that a request of this trace has: of its hidden states, `[n, n_embd]`,
 /// behind its MicroLoRA. Without one they stay as they are. Returns what it changed the states to.
 pub(crate) fn change_logits(
     engine: &mut Engine,
-    notes: &Notes,
+    trace: &RequestTrace,
     states: StateRows<'_>,
     logits: &mut Vec<f32>,
 ) -> Result<Vec<f32>, EngineError> {
     let mut changed = states.hidden.to_vec();
-    if let Some(micro) = notes.micro() {
+    if let Some(micro) = trace.micro() {
         micro.forward(states, &mut changed);
         engine.logits_of(&changed, logits)?;
     }
@@ -147,7 +147,7 @@ fn read_window(
     n_known: usize,
     next: &[u32],
     first: usize,
-    sink: &mut dyn FnMut(&mut Engine, Shown<'_>) -> Result<(), EngineError>,
+    sink: &mut dyn FnMut(&mut Engine, TextChunk<'_>) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
     let seq = engine.new_sequence()?;
     let mut read = || {
@@ -159,8 +159,8 @@ fn read_window(
             let states = engine.forward_states(&[Segment { seq, tokens, logits: LogitRows::All }])?;
             let (states, logits) = (KeptRows::from(states.rows), states.logits.to_vec());
             let before = &window[..=n_known + i * ROWS];
-            let rows = Rows { states: states.rows(), logits: &logits, next, before };
-            sink(engine, Shown { first: first + i * ROWS, rows })?;
+            let rows = TextRows { states: states.rows(), logits: &logits, next, before };
+            sink(engine, TextChunk { first: first + i * ROWS, rows })?;
         }
         Ok(())
     };
@@ -169,14 +169,14 @@ fn read_window(
     result
 }
 
-/// Options of a course.
+/// Options of an evaluation stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CourseOptions {
-    /// Tokens that are taken in together, as a request would be: until then memory has none of them.
+pub struct EvaluationStreamOptions {
+    /// Tokens that are ingested together, as a request would be: until then the datastore has none of them.
     pub n_request: usize,
     /// Whether it learns; otherwise it only predicts.
     pub is_learning: bool,
-    /// Whether gate and MicroLoRA wait for the end of a request too; otherwise they take their steps as soon as they can,
+    /// Whether λ and MicroLoRA wait for the end of a request too; otherwise they take their steps as soon as they can,
     /// since nobody has to judge what is read.
     pub is_patient: bool,
     /// Whether a text is predicted, as one request, by what was known before its first token; otherwise by all that came before.
@@ -185,37 +185,50 @@ pub struct CourseOptions {
     pub is_approx: bool,
 }
 
-impl Default for CourseOptions {
+impl Default for EvaluationStreamOptions {
     /// It learns, 512 tokens at a time.
-    fn default() -> CourseOptions {
-        CourseOptions { n_request: 512, is_learning: true, is_patient: false, is_by_text: false, is_approx: false }
+    fn default() -> EvaluationStreamOptions {
+        EvaluationStreamOptions {
+            n_request: 512,
+            is_learning: true,
+            is_patient: false,
+            is_by_text: false,
+            is_approx: false,
+        }
     }
 }
 
-/// A state that reads texts: it predicts each token, and learns it then.
+/// A stream of texts on which a state predicts each token before it learns it.
 #[derive(Debug)]
-pub struct Course {
+pub struct EvaluationStream {
     learned: Learned,
-    options: CourseOptions,
-    notes: Notes,
+    options: EvaluationStreamOptions,
+    trace: RequestTrace,
     n_in_request: usize,
     /// Nats of each token that was predicted.
     nll: Vec<f32>,
     /// What it was when the text began, where that predicts in its place.
-    before: Option<Box<Course>>,
+    before: Option<Box<EvaluationStream>>,
 }
 
-impl Course {
+impl EvaluationStream {
     /// Begins.
     ///
     /// # Panics
     /// If a request has no tokens.
-    pub fn new(learned: Learned, options: CourseOptions) -> Course {
+    pub fn new(learned: Learned, options: EvaluationStreamOptions) -> EvaluationStream {
         assert!(options.n_request > 0, "requests of no tokens");
-        Course { learned, options, notes: Notes::default(), n_in_request: 0, nll: Vec::new(), before: None }
+        EvaluationStream {
+            learned,
+            options,
+            trace: RequestTrace::default(),
+            n_in_request: 0,
+            nll: Vec::new(),
+            before: None,
+        }
     }
 
-    /// Predicts the tokens that follow these rows, and learns each behind its prediction, or what `taught` has in its place
+    /// Predicts the tokens that follow these rows, and learns each behind its prediction, or what `labels` has in its place
     /// (a control that has nothing to learn).
     ///
     /// # Errors
@@ -226,15 +239,15 @@ impl Course {
     pub fn read(
         &mut self,
         engine: &mut Engine,
-        rows: Rows<'_>,
-        taught: Option<&[u32]>,
+        rows: TextRows<'_>,
+        labels: Option<&[u32]>,
         head: &dyn HeadRows,
     ) -> Result<(), EngineError> {
         if self.options.is_by_text && self.before.is_none() {
             self.before = Some(Box::new(self.predicting(usize::MAX)));
         }
         let n = self.nll.len();
-        self.go_on(engine, rows, taught.unwrap_or(rows.next), head)?;
+        self.go_on(engine, rows, labels.unwrap_or(rows.next), head)?;
         if let Some(before) = &mut self.before {
             before.go_on(engine, rows, rows.next, head)?;
             self.nll.truncate(n);
@@ -246,20 +259,20 @@ impl Course {
     fn go_on(
         &mut self,
         engine: &mut Engine,
-        rows: Rows<'_>,
-        taught: &[u32],
+        rows: TextRows<'_>,
+        labels: &[u32],
         head: &dyn HeadRows,
     ) -> Result<(), EngineError> {
         let mut at = 0;
         while at < rows.next.len() {
             if self.n_in_request == 0 {
                 // What stands in front of it, as a prompt would.
-                rows.before.iter().chain(&rows.next[..at]).for_each(|&token| self.notes.read(token));
+                rows.before.iter().chain(&rows.next[..at]).for_each(|&token| self.trace.read(token));
             }
             // Up to there hidden states change as they do now.
-            let n_steady = self.notes.n_until_step(&self.learned).min(ROWS);
+            let n_steady = self.trace.n_until_step(&self.learned).min(ROWS);
             let n = n_steady.min(self.options.n_request - self.n_in_request).min(rows.next.len() - at);
-            self.read_steady(engine, rows, at..at + n, taught, head)?;
+            self.read_steady(engine, rows, at..at + n, labels, head)?;
             at += n;
             self.n_in_request += n;
             if self.n_in_request == self.options.n_request {
@@ -272,37 +285,37 @@ impl Course {
     fn read_steady(
         &mut self,
         engine: &mut Engine,
-        rows: Rows<'_>,
+        rows: TextRows<'_>,
         range: Range<usize>,
-        taught: &[u32],
+        labels: &[u32],
         head: &dyn HeadRows,
     ) -> Result<(), EngineError> {
         let (n_embd, n_vocab, softmax) =
             (engine.info().n_embd, engine.info().n_vocab, softmax::pick(engine.compute().isa));
         let states = rows.states.rows(range.clone(), n_embd);
         let mut logits = rows.logits[range.start * n_vocab..range.end * n_vocab].to_vec();
-        self.notes.begin(&self.learned);
-        let (changed, mut approx) = (change_logits(engine, &self.notes, states, &mut logits)?, Vec::new());
+        self.trace.begin(&self.learned);
+        let (changed, mut approx) = (change_logits(engine, &self.trace, states, &mut logits)?, Vec::new());
         let is_approx = self.options.is_approx && engine.approx_logits_of(&changed, &mut approx);
         for (i, (state, exact)) in states.iter(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
-            let (next, taught) = (rows.next[range.start + i], taught[range.start + i]);
+            let (next, label) = (rows.next[range.start + i], labels[range.start + i]);
             let approx = is_approx.then(|| &approx[i * n_vocab..(i + 1) * n_vocab]);
-            self.notes.adjust(&self.learned, state, LogitRow { exact: &mut *exact, approx });
+            self.trace.adjust(&self.learned, state, LogitRow { exact: &mut *exact, approx });
             self.nll.push(nll(softmax, exact, next));
-            self.notes.accept_as(&self.learned, (next, taught), head);
+            self.trace.accept_as(&self.learned, next, label, head);
             if self.options.is_learning && !self.options.is_patient {
-                self.learned.step(&mut self.notes, 1.0);
+                self.learned.step(&mut self.trace, 1.0);
             }
         }
         Ok(())
     }
 
-    /// Ends a request: what was noted joins the memory, and the gate rehearses.
+    /// Ends a request: its trace is ingested, and λ is fitted on calibration text.
     fn end_request(&mut self) {
-        let notes = std::mem::take(&mut self.notes);
+        let trace = std::mem::take(&mut self.trace);
         self.n_in_request = 0;
         if self.options.is_learning {
-            self.learned.take_in(notes, 1.0);
+            self.learned.ingest(trace, 1.0);
             self.learned.rehearse(usize::MAX);
         }
     }
@@ -332,12 +345,12 @@ impl Course {
     }
 
     /// Returns one that only predicts, with what this one knows.
-    pub fn frozen(&self) -> Course {
+    pub fn frozen(&self) -> EvaluationStream {
         self.predicting(self.options.n_request)
     }
 
-    fn predicting(&self, n_request: usize) -> Course {
-        let options = CourseOptions { n_request, is_learning: false, is_by_text: false, ..self.options };
-        Course::new(self.learned.clone(), options)
+    fn predicting(&self, n_request: usize) -> EvaluationStream {
+        let options = EvaluationStreamOptions { n_request, is_learning: false, is_by_text: false, ..self.options };
+        EvaluationStream::new(self.learned.clone(), options)
     }
 }

@@ -1,6 +1,6 @@
-//! The entries of a memory, in pages that copies share until one of them writes.
+//! The entries of a datastore, in pages that copies share until one of them writes.
 //!
-//! A request reads the memory as it was when it began, and what it taught goes into a copy (`Learned::take_in`). So a copy
+//! A request reads the datastore as it was when it began, and what it taught goes into a copy (`Learned::ingest`). So a copy
 //! costs a pointer for a page, and adding a request's entries the page that they begin in; nothing is ever moved to make
 //! room.
 
@@ -65,6 +65,15 @@ impl Clone for Page {
     }
 }
 
+/// A key that is split after its first `n_head` bytes.
+pub(super) struct SplitKey<'a> {
+    /// `[n_head]`
+    pub(super) head: &'a [i8],
+    /// `[n_tail]`
+    pub(super) tail: &'a [i8],
+    pub(super) scale: f32,
+}
+
 /// Up to [`BLOCK`] neighbouring entries, as a search reads them.
 pub(super) struct Block<'a> {
     /// The number of the first.
@@ -94,11 +103,11 @@ impl Entries {
     /// Adds an entry behind the others.
     pub(super) fn push(&mut self, key: &Key, context: Context, token: u32) {
         let (head, tail) = key.bytes.split_at(self.n_head);
-        self.add((head, tail, key.scale), context, token);
+        self.add(SplitKey { head, tail, scale: key.scale }, context, token);
     }
 
-    /// The same, of a key that is cut in two.
-    fn add(&mut self, (head, tail, scale): (&[i8], &[i8], f32), context: Context, token: u32) {
+    /// Adds an entry whose key is split already.
+    fn add(&mut self, SplitKey { head, tail, scale }: SplitKey<'_>, context: Context, token: u32) {
         if self.len() == self.pages.len() * PAGE {
             self.pages.push(Arc::new(Page::new(self.n_head, self.n_tail)));
         }
@@ -120,11 +129,11 @@ impl Entries {
         (page.scales[at], page.tokens[at], page.contexts[at]) = (key.scale, token, context);
     }
 
-    /// Returns an entry's key, cut in two, and its scale.
-    pub(super) fn key(&self, at: usize) -> (&[i8], &[i8], f32) {
+    /// Returns an entry's key.
+    pub(super) fn key(&self, at: usize) -> SplitKey<'_> {
         let (page, at) = (&self.pages[at / PAGE], at % PAGE);
         let (head, tail) = (&page.heads[at * self.n_head..], &page.tails[at * self.n_tail..]);
-        (&head[..self.n_head], &tail[..self.n_tail], page.scales[at])
+        SplitKey { head: &head[..self.n_head], tail: &tail[..self.n_tail], scale: page.scales[at] }
     }
 
     pub(super) fn token(&self, at: usize) -> u32 {
@@ -172,7 +181,7 @@ impl Entries {
         let (tokens, between) = (from.plain_u32s(n)?, between(from)?);
         for i in 0..n {
             let (head, tail) = (&heads[i * n_head..][..n_head], &tails[i * n_tail..][..n_tail]);
-            self.add((head, tail, scales[i]), Context::from_bits(from.u64()?), tokens[i]);
+            self.add(SplitKey { head, tail, scale: scales[i] }, Context::from_bits(from.u64()?), tokens[i]);
         }
         Ok(between)
     }

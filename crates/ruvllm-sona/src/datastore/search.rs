@@ -6,8 +6,8 @@ use ruvllm_kernels::distance;
 use ruvllm_threads::prefetch::prefetch;
 
 use super::entries::Block;
-use super::{CONTEXT_BONUS, Context, Memory};
-use crate::top::{self, BLOCK, Hit, Top, Tops};
+use super::{CONTEXT_BONUS, Context, Datastore};
+use crate::top::{self, BLOCK, Hit, Partition, Top, Tops};
 use crate::whiten::Key;
 use ruvllm_kernels::Compute;
 
@@ -18,20 +18,29 @@ const CANDIDATES_AT_ONCE: usize = 64;
 /// Those whose keys are asked for before the one that is compared: they lie anywhere in memory.
 const N_AHEAD: usize = 4;
 
+/// KnnQuery of a search.
+#[derive(Clone, Copy, Debug)]
+pub struct KnnQuery<'a> {
+    /// Key of the hidden state.
+    pub key: &'a Key,
+    /// The tokens before it.
+    pub context: Context,
+}
+
 /// Scratch of a search; made once and used again.
 #[derive(Debug, Default)]
-pub struct Scratch {
+pub struct SearchScratch {
     tops: Tops,
 }
 
-impl Memory {
-    /// Finds the entries nearest to a key, nearest first: at most [`MemoryOptions::n_nearest`](super::MemoryOptions). What has
-    /// tokens in common with `context` comes nearer; among some more than are returned, for which that is looked at.
+impl Datastore {
+    /// Finds the entries nearest to a key, nearest first: at most [`DatastoreOptions::n_nearest`](super::DatastoreOptions). What has
+    /// tokens in common with the context comes nearer; among some more than are returned, for which that is looked at.
     /// The team shares the scan.
     ///
     /// # Panics
     /// If the key has another width; inside a team's closure.
-    pub fn search(&self, query: (&Key, Context), compute: &Compute, scratch: &mut Scratch, hits: &mut Vec<Hit>) {
+    pub fn search(&self, query: KnnQuery<'_>, compute: &Compute, scratch: &mut SearchScratch, hits: &mut Vec<Hit>) {
         self.search_as(self.len() <= self.options.n_exact_max, query, compute, scratch, hits);
     }
 
@@ -39,27 +48,33 @@ impl Memory {
     /// against.
     ///
     /// # Panics
-    /// As [`Memory::search`] does.
-    pub fn search_exact(&self, query: (&Key, Context), compute: &Compute, scratch: &mut Scratch, hits: &mut Vec<Hit>) {
+    /// As [`Datastore::search`] does.
+    pub fn search_exact(
+        &self,
+        query: KnnQuery<'_>,
+        compute: &Compute,
+        scratch: &mut SearchScratch,
+        hits: &mut Vec<Hit>,
+    ) {
         self.search_as(true, query, compute, scratch, hits);
     }
 
     fn search_as(
         &self,
         exact: bool,
-        (key, context): (&Key, Context),
+        KnnQuery { key, context }: KnnQuery<'_>,
         compute: &Compute,
-        scratch: &mut Scratch,
+        scratch: &mut SearchScratch,
         hits: &mut Vec<Hit>,
     ) {
         assert_eq!(key.bytes.len(), self.n_key, "a key of {} bytes", key.bytes.len());
         let (kernels, n_nearest) = (distance::pick(compute.isa), self.options.n_nearest);
         let n_found = if exact { 2 * n_nearest } else { self.options.n_candidates };
-        let places = (self.entries.n_blocks(), BLOCKS_AT_ONCE);
+        let blocks = Partition { len: self.entries.n_blocks(), grain: BLOCKS_AT_ONCE };
         let scan = |blocks: Range<usize>, top: &mut Top| {
             blocks.for_each(|i| self.scan(exact, self.entries.block(i), key, kernels, top));
         };
-        let found = scratch.tops.find(&compute.threads, n_found, places, &scan);
+        let found = scratch.tops.find(&compute.threads, n_found, blocks, &scan);
         if !exact {
             self.compare(key, compute, found);
             top::keep(found, 2 * n_nearest);
@@ -104,16 +119,16 @@ impl Memory {
         let (head, tail) = key.bytes.split_at(self.entries.n_head());
         for at in 0..candidates.len() {
             if let Some(ahead) = candidates.get(at + N_AHEAD) {
-                let (entry_head, entry_tail, _) = self.entries.key(ahead.index as usize);
-                prefetch(entry_head);
-                prefetch(entry_tail);
+                let ahead = self.entries.key(ahead.index as usize);
+                prefetch(ahead.head);
+                prefetch(ahead.tail);
             }
             let hit = &mut candidates[at];
-            let (entry_head, entry_tail, scale) = self.entries.key(hit.index as usize);
+            let entry = self.entries.key(hit.index as usize);
             let mut dots = [0; 2];
-            kernels.dots(head, entry_head, &mut dots[..1]);
-            kernels.dots(tail, entry_tail, &mut dots[1..]);
-            hit.value = (dots[0] + dots[1]) as f32 * (scale * key.scale);
+            kernels.dots(head, entry.head, &mut dots[..1]);
+            kernels.dots(tail, entry.tail, &mut dots[1..]);
+            hit.value = (dots[0] + dots[1]) as f32 * (entry.scale * key.scale);
         }
     }
 }
