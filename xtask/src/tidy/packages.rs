@@ -8,7 +8,7 @@ use crate::shell::{self, cargo};
 
 /// The most packages that a crate may bring, itself included, with its default features or as flags behind its name say
 /// (`cargo tree -e normal`). A new dependency raises the number in the same commit, which says why.
-const CEILINGS: [(&str, usize); 16] = [
+const CEILINGS: [(&str, usize); 17] = [
     ("ruvllm-ggml", 6),
     ("ruvllm-kernels", 16),
     ("ruvllm-gguf", 14),
@@ -25,6 +25,7 @@ const CEILINGS: [(&str, usize); 16] = [
     ("ruvllm-engine --no-default-features", 60),
     ("ruvllm-sona", 101),
     ("ruvllm-learning", 147),
+    ("ruvllm-api", 160),
 ];
 
 /// Returns a line for each crate that brings more packages than it may.

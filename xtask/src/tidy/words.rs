@@ -1,8 +1,7 @@
 //! Public items are named by the words of the field, and the first sentence of their docs names its subject.
 //!
 //! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0068-the-fields-words.md`). These are not, and have no
-//! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`); `Scope` (cache salt);
-//! `Desk`, `Bell`, `Patience`, `Absence`, `News` and fields called `team` (the thread pool's inside); `Upcoming`, `Beside`,
+//! line there yet: `Scope` (cache salt); `Desk`, `Bell`, `Patience`, `Absence`, `News` and fields called `team` (the thread pool's inside); `Upcoming`, `Beside`,
 //! `Ahead`, `near` (prefetch plans); `Cut`, parts and pieces (row chunks); `heir`, `Life`; `level` (effective priority);
 //! `Notes`, `Came`, `Heard`, `Told`, `Taught`, `Passage`, `Mind`, `Asking`, `Place`, `Working`, `Course`, `Shown`, `Judged`,
 //! memory, episodes, trust and `deep::Lesson` (learning); `usual`, dear and sure (the bandit).
@@ -51,7 +50,7 @@ const WORDS: [(&str, &str); 10] = [
 const OPENINGS: [&str; 6] = ["What", "Which", "How", "Those", "Such", "The same"];
 
 /// Sources that are generated, and have the docs of what they are made from.
-const GENERATED: [&str; 1] = ["crates/ruvllm-server/src/grpc/v1.rs"];
+const GENERATED: [&str; 1] = ["crates/ruvllm-server/src/handlers/grpc/v1.rs"];
 
 /// Keywords of the items that have a name.
 const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "mod", "const", "static", "type", "union"];
