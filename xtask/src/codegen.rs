@@ -9,7 +9,7 @@ use crate::shell;
 
 /// The description of the gRPC API, and what is made of it.
 const PROTO: &str = "crates/ruvllm-server/proto/ruvllm.proto";
-const CODE: &str = "crates/ruvllm-server/src/grpc/v1.rs";
+const CODE: &str = "crates/ruvllm-server/src/handlers/grpc/v1.rs";
 
 /// What is asked for.
 #[derive(clap::Args, Default)]

@@ -7,6 +7,7 @@
 //! | map | docs/src/architecture.md names every crate, and no crate that does not exist |
 //! | sources | every `.rs` file opens with `//!`, no file is over 1,000 lines, no test is ignored |
 //! | unsafe | crates forbid unsafe code, but for those that have SIMD, memory maps or rows that threads share |
+//! | circles | the top-level modules of a crate use each other in one direction ([`circles`]) |
 //! | records | adr/ is numbered without gaps; each record has its status, its date and its confirmation |
 //! | links | every relative link of a Markdown file leads somewhere, and the book lists every page |
 //! | licences | both licence texts are there, and every crate says `MIT OR Apache-2.0` |
@@ -17,6 +18,7 @@
 //!
 //! The rules are plain functions over names and texts, so that the tests can hand them small repositories.
 
+mod circles;
 mod packages;
 mod records;
 mod sources;
@@ -54,10 +56,11 @@ const LAYERS: [(&str, u8); 22] = [
     ("ruvllm-engine", 6),
     ("ruvllm-learning", 7),
     ("ruvllm-witness", 7),
-    ("ruvllm-server", 8),
-    ("ruvllm-wasm", 8),
-    ("ruvllm-node", 8),
-    ("ruvllm-cli", 9),
+    ("ruvllm-api", 8),
+    ("ruvllm-server", 9),
+    ("ruvllm-wasm", 9),
+    ("ruvllm-node", 9),
+    ("ruvllm-cli", 10),
 ];
 
 /// Crates for tests: others may only name them as dev-dependencies.
@@ -136,6 +139,7 @@ fn check(repo: &Repo) -> Vec<String> {
     top_level(&repo.files, &mut findings);
     sources::check(&repo.files, &mut findings);
     sources::forbids_unsafe(&repo.files, &mut findings);
+    circles::check(&repo.files, &mut findings);
     words::check(&repo.files, &mut findings);
     types::check(&repo.packages, &repo.files, &mut findings);
     records::decisions(&repo.files, &mut findings);

@@ -6,32 +6,19 @@
 #![forbid(unsafe_code)]
 #![expect(unreachable_pub, reason = "a program has no outside; `pub` marks what other modules use")]
 
-mod args;
-mod check;
-mod command;
-mod describe;
-mod env;
-mod error;
-mod interrupt;
-mod log;
-mod machine;
-mod out_file;
-mod output;
-mod registry;
-mod renamed;
-mod source;
-mod store;
-mod values;
-mod work;
-
+mod cli;
+mod commands;
+mod tools;
 use std::panic;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
 
-use crate::args::{Cli, Command};
-use crate::command::App;
-use crate::error::{Error, Result, one_line};
+use crate::cli::{Cli, Command};
+use crate::tools::app::App;
+use crate::tools::env::Settings;
+use crate::tools::error::{Error, Result, one_line};
+use crate::tools::{interrupt, renamed};
 
 /// Gives back what is free, of every thread: a server that was flooded is as small afterwards as before.
 #[global_allocator]
@@ -61,36 +48,13 @@ fn start() -> Result<ExitCode> {
         Err(error) => return answer_clap(&error),
     };
     renamed::notices(std::env::args_os().skip(1)).iter().for_each(|line| eprintln!("{line}"));
-    let app = App::new(env::Settings::from_env()?);
+    let app = App::new(Settings::from_env()?);
     // The line editor takes Ctrl-C for itself when it is made, so chat installs the handler after that.
     // A server ends what it has begun before it stops.
     if !matches!(cli.command, Command::Chat(_) | Command::Serve(_)) {
         interrupt::install()?;
     }
-    match cli.command {
-        Command::Run(args) => args.run(&app),
-        Command::Chat(args) => args.run(&app),
-        Command::Serve(args) => args.run(&app),
-        Command::Pull(args) => args.run(&app),
-        Command::List(args) => args.run(&app),
-        Command::Show(args) => args.run(&app),
-        Command::Rm(args) => args.run(&app),
-        Command::Cache(args) => args.run(&app),
-        Command::Lora(args) => args.run(&app),
-        Command::Learn(args) => args.run(&app),
-        Command::Eval(args) => args.run(&app),
-        Command::Route(args) => args.run(&app),
-        Command::Policy(args) => args.run(),
-        Command::Session(args) => args.run(),
-        Command::Sona(args) => args.run(&app),
-        Command::Witness(args) => args.run(&app),
-        Command::Tokenize(args) => args.run(&app),
-        Command::Embed(args) => args.run(&app),
-        Command::Logits(args) => args.run(&app),
-        Command::Perplexity(args) => args.run(&app),
-        Command::Bench(args) => args.run(&app),
-        Command::Detect(args) => args.run(&app),
-    }?;
+    cli.command.run(&app)?;
     Ok(ExitCode::SUCCESS)
 }
 

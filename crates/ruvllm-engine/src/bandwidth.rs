@@ -9,19 +9,19 @@ use ruvllm_threads::arena::LargePages;
 /// Passes over the buffer; the fastest counts.
 const PASSES: usize = 8;
 
-/// Returns GB/s (1e9 bytes a second) of the team reading `n_bytes`, each thread a contiguous share, best of 8 passes: four from
+/// Returns GB/s (1e9 bytes a second) of the threads reading `n_bytes`, each thread a contiguous share, best of 8 passes: four from
 /// end to end, and four through both halves at once, which some cores' prefetchers do better.
-pub(crate) fn read_gbps(team: &ThreadPool, n_bytes: usize) -> f64 {
+pub(crate) fn read_gbps(threads: &ThreadPool, n_bytes: usize) -> f64 {
     let n = (n_bytes / 8).max(1 << 17);
     // In the pages that weights lie in, else the share would flatter.
     let mut buffer = LargePages::default().take::<u64>(n);
     // Written once, so that every page is there.
     buffer.iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
-    let share = n.div_ceil(team.n_threads());
+    let share = n.div_ceil(threads.n_threads());
     let mut best = f64::INFINITY;
     for pass in 0..PASSES {
         let start = Instant::now();
-        team.run(&|worker| {
+        threads.run(&|worker| {
             let part = &buffer[(worker * share).min(n)..((worker + 1) * share).min(n)];
             black_box(if pass % 2 == 0 { sum([part]) } else { sum(halves(part)) });
         });

@@ -25,15 +25,15 @@
 //! let mut sequence = pool.sequence(1024);
 //!
 //! // One step of three rows through layer 1.
-//! let (team, options) = (ThreadPool::new(2), Options::causal(2, shape));
+//! let (threads, options) = (ThreadPool::new(2), Options::causal(2, shape));
 //! let limits = Limits { n_heads: 2, k_dim: 8, v_dim: 8, n_ctx: 1024 };
-//! let mut scratch = Scratch::new(team.n_threads(), limits);
+//! let mut scratch = Scratch::new(threads.n_threads(), limits);
 //! let (q, k, v, mut out) = ([0.5; 3 * 16], [0.5; 3 * 8], [0.25; 3 * 8], [0.0; 3 * 16]);
 //! pool.reserve(&mut sequence, 3)?;
 //! let segments = [sequence.segment(0, 3)];
-//! pool.write_rows(&team, 1, &segments, &k, &v);
+//! pool.write_rows(&threads, 1, &segments, &k, &v);
 //! let inputs = Inputs { options: &options, kv: pool.layer(1), segments: &segments, q: &q };
-//! attention::attend(attention::pick(Isa::best()), &team, &mut scratch, &inputs, &mut out);
+//! attention::attend(attention::pick(Isa::best()), &threads, &mut scratch, &inputs, &mut out);
 //! sequence.advance(3);
 //!
 //! assert_eq!(out, [0.25; 3 * 16]);

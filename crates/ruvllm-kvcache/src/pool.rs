@@ -312,7 +312,7 @@ impl BlockPool {
     ///
     /// # Panics
     /// If there is no such layer, or a segment reaches past its blocks or past `k` and `v`.
-    pub fn write_rows(&mut self, team: &ThreadPool, layer: usize, segments: &[Segment<'_>], k: &[f32], v: &[f32]) {
+    pub fn write_rows(&mut self, threads: &ThreadPool, layer: usize, segments: &[Segment<'_>], k: &[f32], v: &[f32]) {
         debug_assert!(
             segments.iter().flat_map(written).all(|block| self.allocator.count(block) == 1),
             "a shared block is written"
@@ -321,7 +321,7 @@ impl BlockPool {
         let store = self.store_mut(format);
         let ((k_at, v_at), stride) = (store.parts[layer], store.stride);
         let units = KvUnitsMut { format, bytes: &mut store.range[..store.n_bytes], stride, k_at, v_at };
-        attention::store(team, shape, units, segments, k, v);
+        attention::store(threads, shape, units, segments, k, v);
     }
 
     fn assert_owns(&self, sequence: &Sequence) {

@@ -15,11 +15,11 @@ use ruvllm_threads::ThreadPool;
 
 fn main() -> Result<(), LoraError> {
     let (n_in, n_out, rank) = (32, 16, 2);
-    let team = ThreadPool::new(1);
+    let threads = ThreadPool::new(1);
     // The base: a matrix of f32, W[i][j] = 0.01 * i.
     let weights: Vec<u8> = (0..n_out * n_in).flat_map(|i| (0.01 * (i / n_in) as f32).to_le_bytes()).collect();
     let kernels = matmul::pick(Isa::best());
-    let base = Matrix::new(kernels, &team, GgmlType::F32, n_out, n_in, weights.into());
+    let base = Matrix::new(kernels, &threads, GgmlType::F32, n_out, n_in, weights.into());
     // The adapter of its layer, as a file would have it.
     let facts = ModelFacts { arch: "llama".into(), n_heads: vec![1], n_kv_heads: vec![1], n_experts: 0 };
     let layer = Target { tensor: "blk.0.attn_v".into(), rows: 0..n_out, alias: None, n_in };
@@ -32,13 +32,13 @@ fn main() -> Result<(), LoraError> {
     // Two rows of ones; the second has the adapter.
     let (x, mut y) = (vec![1.0; 2 * n_in], vec![0.0; 2 * n_out]);
     let mut acts = Acts::new(n_in, 2);
-    acts.set(kernels, &team, &x, 2, n_in, base.act_format());
-    matmul::matmul(&team, &base, &acts, &mut y);
+    acts.set(kernels, &threads, &x, 2, n_in, base.act_format());
+    matmul::matmul(&threads, &base, &acts, &mut y);
     let mut rows = AdaptedRows::new(2, 2);
     rows.push(1, &AdapterSet::default());
     rows.push(1, &AdapterSet::new(vec![(bound, 1.0)])?);
     rows.apply(
-        LowRank { table: lowrank::pick(Isa::best()), team: &team },
+        LowRank { table: lowrank::pick(Isa::best()), threads: &threads },
         InputRows { x: &x, n: 2 },
         None,
         [(0, &mut y[..])],

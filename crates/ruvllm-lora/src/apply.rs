@@ -138,9 +138,9 @@ impl PartialEq for AdapterSet {
 #[derive(Clone, Copy, Debug)]
 pub struct LowRank<'a> {
     /// Kernels.
-    pub table: &'a Table,
+    pub table: &'a LowRankKernels,
     /// Threads.
-    pub team: &'a ThreadPool,
+    pub threads: &'a ThreadPool,
 }
 
 /// Rows that layers read.
@@ -282,8 +282,8 @@ impl AdaptedRows {
             }
         };
         match n <= RUN_ROWS {
-            true => team.for_each_short(n_units * n_layers, 1, &run),
-            false => team.for_each(n_units * n_layers, 1, &run),
+            true => threads.for_each_short(n_units * n_layers, 1, &run),
+            false => threads.for_each(n_units * n_layers, 1, &run),
         }
     }
 

@@ -11,57 +11,24 @@
 //! # Ok::<(), ruvllm_server::ServerError>(())
 //! ```
 //!
-//! A request is checked against a table of fields (`fields`); what is not in the table is answered with 400. The model
+//! A request is checked against a table of fields (`ruvllm_api::fields`); what is not in the table is answered with 400. The model
 //! runs on a thread of its own (`ruvllm_engine::Service`); here is what speaks HTTP, and nothing that computes.
+//!
+//! Imports go down: `serve` and `router`, the `handlers` of each API, what they have in common (`call`), the running `state`.
 
 #![forbid(unsafe_code)]
 
-mod adapters;
-mod anthropic;
-mod app;
-mod auth;
-mod body;
-mod connections;
-mod cuts;
-mod error;
-mod fields;
-mod gate;
-mod generate;
-mod grpc;
-mod learning;
-mod llamacpp;
-mod metrics;
-mod models;
-mod native;
-mod ollama;
-mod openai;
-mod options;
+mod call;
+mod handlers;
 mod page;
-mod progress;
-mod reading;
-mod routing;
-mod sampling;
+mod router;
 mod serve;
-mod sessions;
-mod share;
-mod stream;
-mod structure;
-mod thinking;
-mod timings;
-mod tls;
-mod tools;
-mod witness;
+mod state;
 
-pub use adapters::AdapterOptions;
-pub use app::Server;
-pub use auth::KeyOptions;
-pub use learning::{generation_json, item_json, pattern_json};
-pub use models::{Loader, ModelSource};
-pub use options::{ServerError, ServerOptions};
-pub use routing::decision_json;
+pub use ruvllm_witness::WitnessOptions;
 pub use serve::{check, run};
-pub use sessions::{SESSION_DIM, session_json};
-pub use tls::TlsOptions;
-pub use witness::{
-    ANCHOR_FILE, NOBODY, STORE_FILE, WitnessOptions, fault_name, number_of, open_store, policy_json, record_json,
-};
+pub use state::adapters::AdapterOptions;
+pub use state::keys::KeyOptions;
+pub use state::models::{Loader, ModelSource};
+pub use state::options::{ServerError, ServerOptions, TlsOptions};
+pub use state::server::Server;

@@ -179,7 +179,12 @@ impl Corrections {
     }
 
     /// Returns what an answer says of the token to come, if it says anything.
-    fn knn(&self, at: usize, KnnQuery { key, context }: KnnQuery<'_>, kernels: &DistanceKernels) -> Option<KnnDistribution> {
+    fn knn(
+        &self,
+        at: usize,
+        KnnQuery { key, context }: KnnQuery<'_>,
+        kernels: &DistanceKernels,
+    ) -> Option<KnnDistribution> {
         let correction = self.all.get(at)?;
         let mut dots = vec![0; correction.tokens.len()];
         kernels.dots(&key.bytes, &correction.keys, &mut dots);

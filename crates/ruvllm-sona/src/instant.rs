@@ -375,7 +375,7 @@ impl Learned {
             return 0;
         }
         let n = n_due.min(n_max);
-        // A team is for what a request waits for.
+        // A threads is for what a request waits for.
         let (alone, calibration) = (Compute::from(self.compute.isa), Arc::clone(&self.calibration));
         let Search { mut scratch, mut hits, mut knn } = Search::default();
         for _ in 0..n {

@@ -96,7 +96,7 @@ pub(crate) struct Partition {
     pub grain: usize,
 }
 
-/// The largest of what the threads of a team find: each has a [`Top`] of its own.
+/// The largest of what the threads of a threads find: each has a [`Top`] of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Tops {
     each: Vec<Mutex<Top>>,
@@ -108,15 +108,15 @@ impl Tops {
     /// whoever looks where.
     pub(crate) fn find(
         &mut self,
-        team: &ThreadPool,
+        threads: &ThreadPool,
         n: usize,
         Partition { len, grain }: Partition,
         offer: &(dyn Fn(Range<usize>, &mut Top) + Sync),
     ) -> &mut Vec<Hit> {
-        self.each.resize_with(team.n_threads(), Mutex::default);
+        self.each.resize_with(threads.n_threads(), Mutex::default);
         let tops = || self.each.iter().map(|top| top.lock().unwrap_or_else(PoisonError::into_inner));
         tops().for_each(|mut top| top.start(n));
-        team.for_each_short(len, grain, &|range, worker| {
+        threads.for_each_short(len, grain, &|range, worker| {
             offer(range, &mut self.each[worker].lock().unwrap_or_else(PoisonError::into_inner));
         });
         self.all.clear();
@@ -161,9 +161,9 @@ mod tests {
         let values: Vec<f32> = (0..20_000).map(|i| (i * 7919 % 613) as f32).collect();
         let (mut top, mut tops) = (Top::default(), Tops::default());
         for n_threads in [1, 2, 5] {
-            let team = ThreadPool::new(n_threads);
+            let threads = ThreadPool::new(n_threads);
             for (n, grain) in [(1, 1000), (128, 64), (128, 7000), (300, 20_000), (30_000, 512)] {
-                let found = tops.find(&team, n, Partition { len: values.len(), grain }, &|range, top| {
+                let found = tops.find(&threads, n, Partition { len: values.len(), grain }, &|range, top| {
                     top.offer(range.start, &values[range]);
                 });
                 found.sort_unstable_by(Hit::order);

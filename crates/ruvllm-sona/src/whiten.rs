@@ -131,7 +131,7 @@ impl Whitener {
     /// Returns the key of a state, of which each thread of the pool makes a part.
     ///
     /// # Panics
-    /// As [`Whitener::key`] does; inside a team's closure.
+    /// As [`Whitener::key`] does; inside a threads's closure.
     pub fn key_by(&self, hidden: &[f32], compute: &Compute) -> Key {
         let (centred, mut x) = (self.centred(hidden), vec![0.0; self.n_key]);
         let rows = self.rows.chunks_exact(PADDING * lowrank::stride(self.n_embd));

@@ -33,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+mod folder;
 mod replay;
 mod score;
 mod settings;
@@ -46,6 +47,7 @@ use ruvllm_sona::Latency;
 use ruvllm_sona::quality::Scorer;
 use ruvllm_sona::witness::{Content, Event, Served, WitnessLog};
 
+pub use folder::{ANCHOR_FILE, NOBODY, STORE_FILE, WitnessError, WitnessOptions, fault_name, number_of, open_store};
 pub use replay::{Replayed, adapters_of, check, load_options, replay};
 pub use settings::decimal;
 

@@ -27,6 +27,7 @@ const CEILINGS: [(&str, usize); 17] = [
     ("ruvllm-engine --no-default-features", 60),
     ("ruvllm-sona", 101),
     ("ruvllm-learning", 147),
+    ("ruvllm-api", 160),
 ];
 
 /// Returns a line for each crate that brings more packages than it may.

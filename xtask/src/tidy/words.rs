@@ -1,7 +1,6 @@
 //! Public items are named by the words of the field, and the first sentence of their docs names its subject.
 //!
-//! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0026-names-of-the-field.md`). These are not, and have no
-//! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`).
+//! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0026-names-of-the-field.md`).
 
 use std::collections::BTreeMap;
 
@@ -87,7 +86,7 @@ const WORDS: [(&str, &str); 17] = [
 const OPENINGS: [&str; 6] = ["What", "Which", "How", "Those", "Such", "The same"];
 
 /// Sources that are generated, and have the docs of what they are made from.
-pub(super) const GENERATED: [&str; 1] = ["crates/ruvllm-server/src/grpc/v1.rs"];
+pub(super) const GENERATED: [&str; 1] = ["crates/ruvllm-server/src/handlers/grpc/v1.rs"];
 
 /// Keywords of the items that have a name.
 const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "mod", "const", "static", "type", "union"];

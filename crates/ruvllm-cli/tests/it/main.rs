@@ -5,6 +5,7 @@
 mod answers;
 mod arguments;
 mod backend;
+mod bad_usage;
 mod cache;
 mod common;
 mod help;
@@ -16,4 +17,3 @@ mod serve;
 mod sources;
 mod template;
 mod witness;
-mod wrong;

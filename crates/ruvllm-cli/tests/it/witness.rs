@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use ruvllm_server::{ANCHOR_FILE, STORE_FILE, WitnessOptions, open_store};
 use ruvllm_sona::store::{Durability, Scan, Table};
+use ruvllm_witness::{ANCHOR_FILE, STORE_FILE, WitnessOptions, open_store};
 use serde_json::{Value, json};
 
 use crate::common::{Bench, error_line, text, tiny};

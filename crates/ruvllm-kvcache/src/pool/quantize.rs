@@ -3,7 +3,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use ruvllm_kernels::Isa;
-use ruvllm_kernels::attention::{self, BLOCK_TOKENS, KvBlock, KvFormat, AttentionKernels, UNIT_BLOCKS};
+use ruvllm_kernels::attention::{self, AttentionKernels, BLOCK_TOKENS, KvBlock, KvFormat, UNIT_BLOCKS};
 use ruvllm_threads::{SharedSlice, ThreadPool};
 
 use super::BlockPool;

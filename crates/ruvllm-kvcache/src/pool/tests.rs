@@ -40,10 +40,10 @@ fn rows(tags: &[u16]) -> (Vec<f32>, Vec<f32>) {
     (k.collect(), v.collect())
 }
 
-fn append(team: &ThreadPool, pool: &mut BlockPool, sequence: &mut Sequence, tags: &[u16]) -> Result<(), KvError> {
+fn append(threads: &ThreadPool, pool: &mut BlockPool, sequence: &mut Sequence, tags: &[u16]) -> Result<(), KvError> {
     pool.reserve(sequence, tags.len())?;
     let (k, v) = rows(tags);
-    pool.write_rows(team, 0, &[sequence.segment(0, tags.len())], &k, &v);
+    pool.write_rows(threads, 0, &[sequence.segment(0, tags.len())], &k, &v);
     sequence.advance(tags.len());
     Ok(())
 }
@@ -95,7 +95,7 @@ proptest! {
     /// Any sequence of operations keeps the law, and every sequence reads back what was written to it.
     #[test]
     fn operations_keep_blocks_and_contents(ops in ops(), f32 in any::<bool>()) {
-        let team = ThreadPool::new(1);
+        let threads = ThreadPool::new(1);
         let mut pool = pool(if f32 { KvFormat::F32 } else { KvFormat::F16 }, 24);
         let mut sequences: Vec<(Sequence, Vec<u16>)> = vec![(pool.sequence(150), vec![])];
         let mut tag = 0u16;
@@ -108,7 +108,7 @@ proptest! {
                     let more: Vec<u16> = (0..len as u16).map(|i| tag.wrapping_add(i)).collect();
                     tag = tag.wrapping_add(len as u16);
                     let before = sequence.len();
-                    match append(&team, &mut pool, sequence, &more) {
+                    match append(&threads, &mut pool, sequence, &more) {
                         Ok(()) => tags.extend(more),
                         Err(_) => assert_eq!(sequence.len(), before),
                     }
@@ -159,21 +159,21 @@ fn errors_say_the_numbers() {
 
 #[test]
 fn a_shared_partial_block_is_copied_when_room_is_there_and_refused_when_not() {
-    let team = ThreadPool::new(1);
+    let threads = ThreadPool::new(1);
     let mut pool = pool(KvFormat::F32, 2);
     let mut a = pool.sequence(20);
-    append(&team, &mut pool, &mut a, &[1, 2, 3]).expect("a block is free");
+    append(&threads, &mut pool, &mut a, &[1, 2, 3]).expect("a block is free");
     let mut b = pool.fork(&a, 2);
     assert_eq!(pool.stats(), PoolStats { total: 2, free: 1, in_use: 1, references: 2 });
-    append(&team, &mut pool, &mut b, &[9]).expect("a block is free for the copy");
+    append(&threads, &mut pool, &mut b, &[9]).expect("a block is free for the copy");
     check_contents(&pool, &a, &[1, 2, 3]);
     check_contents(&pool, &b, &[1, 2, 9]);
     assert_eq!(pool.stats().free, 0);
     let mut c = pool.fork(&a, 3);
-    let error = append(&team, &mut pool, &mut c, &[7]).expect_err("none is left for a copy");
+    let error = append(&threads, &mut pool, &mut c, &[7]).expect_err("none is left for a copy");
     assert_eq!(error.kind(), KvErrorKind::PoolFull { needed: 1, free: 0, total: 2 });
     drop(a);
-    append(&team, &mut pool, &mut c, &[7]).expect("now the block is its own");
+    append(&threads, &mut pool, &mut c, &[7]).expect("now the block is its own");
     check_contents(&pool, &c, &[1, 2, 3, 7]);
 }
 
@@ -191,13 +191,13 @@ fn tables_never_grow_their_memory() {
 
 #[test]
 fn halves_round_to_nearest_even() {
-    let team = ThreadPool::new(2);
+    let threads = ThreadPool::new(2);
     let mut pool = pool(KvFormat::F16, 1);
     let mut sequence = pool.sequence(16);
     pool.reserve(&mut sequence, 1).expect("free");
     // Between 2048 and 2050, between 2050 and 2052, the smallest subnormal's half, past the largest, and exact ones.
     let k = [2049.0, 2051.0, 2.98e-8, 65520.0, -1.5, 0.1];
-    pool.write_rows(&team, 0, &[sequence.segment(0, 1)], &k, &[0.0; 10]);
+    pool.write_rows(&threads, 0, &[sequence.segment(0, 1)], &k, &[0.0; 10]);
     sequence.advance(1);
     assert_eq!(row(&pool, &sequence, 0).0, [2048.0, 2052.0, 0.0, f32::INFINITY, -1.5, 0.099975586]);
 }
@@ -236,17 +236,23 @@ fn memory_for_blocks_holds_them() {
 
 /// A sequence of `len` tagged positions that aged, in a pool of some pages.
 fn aged(policy: KvPolicy, len: usize) -> (ThreadPool, BlockPool, Sequence, Vec<u16>, Ageing) {
-    let (team, layers) = (ThreadPool::new(2), vec![SHAPE, KvShape { n_kv_heads: 1, k_dim: 4, v_dim: 2 }]);
+    let (threads, layers) = (ThreadPool::new(2), vec![SHAPE, KvShape { n_kv_heads: 1, k_dim: 4, v_dim: 2 }]);
     let mut pool = BlockPool::within(&KvLayout { layers }, policy.formats(), 4 * PAGE_BYTES).expect("addresses");
     let (mut sequence, mut ageing) = (pool.sequence(10_000), Ageing::default());
     let tags: Vec<u16> = (0..len as u16).map(|i| i * 7).collect();
     for tags in tags.chunks(50) {
-        append(&team, &mut pool, &mut sequence, tags).expect("there is room");
-        pool.write_rows(&team, 1, &[segment_before(&sequence, tags.len())], &vec![1.0; 4 * len], &vec![-1.0; 2 * len]);
-        let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &team };
+        append(&threads, &mut pool, &mut sequence, tags).expect("there is room");
+        pool.write_rows(
+            &threads,
+            1,
+            &[segment_before(&sequence, tags.len())],
+            &vec![1.0; 4 * len],
+            &vec![-1.0; 2 * len],
+        );
+        let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &threads };
         while pool.age(quantizer, &mut sequence, &mut ageing, policy, 3) > 0 {}
     }
-    (team, pool, sequence, tags, ageing)
+    (threads, pool, sequence, tags, ageing)
 }
 
 /// The last `n` rows of a sequence, as the step that wrote them saw them.
@@ -293,12 +299,12 @@ fn what_ages_holds_the_same_in_fewer_bytes() {
 
 #[test]
 fn a_fork_inside_a_block_of_few_bits_writes_to_a_copy() {
-    let (team, mut pool, sequence, tags, _) = aged(KvPolicy::Tiered { hot: 32, warm: 128 }, 600);
+    let (threads, mut pool, sequence, tags, _) = aged(KvPolicy::Tiered { hot: 32, warm: 128 }, 600);
     for len in [20, 100, 300] {
         let mut fork = pool.fork(&sequence, len);
         let block = fork.blocks[len / 16];
         assert!(!block.format().is_exact());
-        append(&team, &mut pool, &mut fork, &[1, 2, 3]).expect("there is room");
+        append(&threads, &mut pool, &mut fork, &[1, 2, 3]).expect("there is room");
         assert_eq!(fork.blocks[len / 16].format(), KvFormat::F16);
         // What stood there came back from few bits, what is new is exact.
         assert_eq!(row(&pool, &fork, len + 2), rows(&[3]));
@@ -313,15 +319,15 @@ fn a_fork_inside_a_block_of_few_bits_writes_to_a_copy() {
 
 #[test]
 fn what_was_made_of_a_block_is_not_what_is_written_to_it_later() {
-    let (team, mut pool, mut a, tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
-    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &team };
+    let (threads, mut pool, mut a, tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
+    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &threads };
     let mut b = pool.fork(&a, 20);
     let mut of_b = Ageing::default();
     while pool.age(quantizer, &mut a, &mut ageing, KvPolicy::Q8, 4) > 0 {}
     check_about(&pool, &a, &tags);
     // The exact block inside which it goes on is its own now, and is written to where it lies.
     let more: Vec<u16> = (0..400).map(|i| i * 5 + 3).collect();
-    append(&team, &mut pool, &mut b, &more).expect("there is room");
+    append(&threads, &mut pool, &mut b, &more).expect("there is room");
     while pool.age(quantizer, &mut b, &mut of_b, KvPolicy::Q8, 4) > 0 {}
     assert!(!b.blocks[1].format().is_exact() && a.blocks[0] == b.blocks[0], "they share what they have in common");
     check_about(&pool, &b, &[&tags[..20], &more].concat());
@@ -330,10 +336,10 @@ fn what_was_made_of_a_block_is_not_what_is_written_to_it_later() {
 
 #[test]
 fn a_block_of_few_bits_that_nobody_else_has_is_written_to_as_a_copy() {
-    let (team, mut pool, sequence, tags, _) = aged(KvPolicy::Q8, 320);
+    let (threads, mut pool, sequence, tags, _) = aged(KvPolicy::Q8, 320);
     let mut fork = pool.fork(&sequence, 20);
     drop(sequence);
-    append(&team, &mut pool, &mut fork, &[1, 2, 3]).expect("there is room");
+    append(&threads, &mut pool, &mut fork, &[1, 2, 3]).expect("there is room");
     assert_eq!(fork.blocks[1].format(), KvFormat::F16);
     assert_eq!(row(&pool, &fork, 22), rows(&[3]));
     // What stood there came back from 8 bits.
@@ -345,11 +351,11 @@ fn a_block_of_few_bits_that_nobody_else_has_is_written_to_as_a_copy() {
 #[test]
 fn sequences_that_share_age_together_where_they_are_alike() {
     let policy = KvPolicy::Tiered { hot: 16, warm: 64 };
-    let (team, mut pool, mut a, mut tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
-    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &team };
+    let (threads, mut pool, mut a, mut tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
+    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &threads };
     let mut b = pool.fork(&a, 320);
-    append(&team, &mut pool, &mut a, &[5; 16]).expect("there is room");
-    append(&team, &mut pool, &mut b, &[6; 16]).expect("there is room");
+    append(&threads, &mut pool, &mut a, &[5; 16]).expect("there is room");
+    append(&threads, &mut pool, &mut b, &[6; 16]).expect("there is room");
     let exact = pool.stats();
     assert_eq!((exact.in_use, exact.references), (22, 42));
     let mut other = ageing;
@@ -369,12 +375,12 @@ fn sequences_that_share_age_together_where_they_are_alike() {
 
 #[test]
 fn a_full_pool_leaves_a_sequence_as_it_is() {
-    let (team, mut pool, mut a, tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
+    let (threads, mut pool, mut a, tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
     // All pages go to exact blocks: there is none for the first unit of few bits.
     let mut all = pool.sequence(1 << 20);
     let n_free = pool.stats().free;
     pool.reserve(&mut all, n_free * 16).expect("so many are free");
-    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &team };
+    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &threads };
     assert_eq!(pool.age(quantizer, &mut a, &mut ageing, KvPolicy::Q8, 4), 0);
     check_contents(&pool, &a, &tags);
     drop(all);

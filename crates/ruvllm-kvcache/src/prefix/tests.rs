@@ -35,7 +35,7 @@ impl Chain {
 
 /// A pool and cache that "compute" by writing hashes.
 struct World {
-    team: ThreadPool,
+    threads: ThreadPool,
     policy: KvPolicy,
     layers: Vec<KvShape>,
     pool: BlockPool,
@@ -72,7 +72,7 @@ impl World {
     fn over(pool: BlockPool, layers: Vec<KvShape>, policy: KvPolicy, n_cached_max: usize, len_max: usize) -> World {
         let cache = PrefixCache::new(&pool, n_cached_max * pool.block_bytes(pool.exact_format()));
         let bytes_max = pool.n_bytes().next_multiple_of(PAGE_BYTES);
-        World { team: ThreadPool::new(1), policy, layers, pool, cache, running: Vec::new(), bytes_max, len_max }
+        World { threads: ThreadPool::new(1), policy, layers, pool, cache, running: Vec::new(), bytes_max, len_max }
     }
 
     /// Returns what a position holds after `hash`: in few bits, numbers that halves hold exactly.
@@ -114,11 +114,11 @@ impl World {
         }
         for layer in 0..self.layers.len() {
             let segments = [running.sequence.segment(0, tokens.len())];
-            self.pool.write_rows(&self.team, layer, &segments, &kv[0], &kv[1]);
+            self.pool.write_rows(&self.threads, layer, &segments, &kv[0], &kv[1]);
         }
         running.sequence.advance(tokens.len());
         running.tokens.extend_from_slice(tokens);
-        let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &self.team };
+        let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &self.threads };
         self.pool.age(quantizer, &mut running.sequence, &mut running.ageing, self.policy, 8);
         true
     }
@@ -248,7 +248,7 @@ fn step(world: &mut World, prompts: &mut Prompts) -> Result<(), String> {
         }
         13 if prompts.below(2) == 0 => drop(world.cache.evict(prompts.below(8))),
         13 => {
-            let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &world.team };
+            let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &world.threads };
             world.cache.quantize(&mut world.pool, quantizer, prompts.below(12));
             world.pool.reclaim(prompts.below(2) * PAGE_BYTES);
         }

@@ -85,9 +85,9 @@ fn run(isa: Isa, n_threads: usize, sets: &[AdapterSet], x: &[f32]) -> [Vec<f32>;
     let mut rows = AdaptedRows::new(n, n);
     sets.iter().for_each(|set| rows.push(1, set));
     let [q, k, v] = &mut outs;
-    let team = ThreadPool::new(n_threads);
+    let threads = ThreadPool::new(n_threads);
     rows.apply(
-        LowRank { table: lowrank::pick(isa), team: &team },
+        LowRank { table: lowrank::pick(isa), threads: &threads },
         InputRows { x, n },
         None,
         [(0, &mut q[..]), (1, &mut k[..]), (2, &mut v[..])],
@@ -160,8 +160,8 @@ fn a_row_has_the_same_bits_in_any_company() {
         let px: Vec<f32> = picked.iter().flat_map(|&r| x[r as usize * K..][..K].to_vec()).collect();
         let none = vec![AdapterSet::default(); 3];
         let [_, mut y, _] = run(isa, 1, &none, &px);
-        let team = ThreadPool::new(2);
-        let how = LowRank { table: lowrank::pick(isa), team: &team };
+        let threads = ThreadPool::new(2);
+        let how = LowRank { table: lowrank::pick(isa), threads: &threads };
         rows.apply(how, InputRows { x: &px, n: 3 }, Some(&picked), [(1, &mut y[..])]);
         for (i, &row) in picked.iter().enumerate() {
             assert_eq!(y[i * 8..(i + 1) * 8], together[1][row as usize * 8..(row as usize + 1) * 8]);
@@ -228,8 +228,8 @@ fn a_gated_row_is_one_whose_scales_are_what_its_gate_says() {
         let mut outs = run(isa, 2, &vec![AdapterSet::default(); 30], &x);
         let base = outs.clone();
         let [q, k, v] = &mut outs;
-        let team = ThreadPool::new(2);
-        let how = LowRank { table: lowrank::pick(isa), team: &team };
+        let threads = ThreadPool::new(2);
+        let how = LowRank { table: lowrank::pick(isa), threads: &threads };
         rows.apply(how, InputRows { x: &x, n: 30 }, None, [(0, &mut q[..]), (1, &mut k[..]), (2, &mut v[..])]);
         assert_eq!(outs, run(isa, 1, &alone, &x), "{isa}");
         let picked = [25u32, 1, 3, 19];

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ruvllm_learning::{BackgroundOptions, LearningOptions, MaintenanceOptions};
-use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions, open_store};
+use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions};
 use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies};
+use ruvllm_witness::open_store;
 use serde_json::{Value, json};
 
 use crate::client::{Bench, options};

@@ -260,7 +260,7 @@ fn what_is_kept_is_its_keys_own_and_outlives_the_server() {
     assert_eq!(bob.get(&format!("{RESPONSES}/{}", id(&of_bob))).ok(), of_bob);
     bench.join();
     // Nothing of hers is left in the file, without encryption.
-    let raw = std::fs::read(witness.folder.join(ruvllm_server::STORE_FILE)).expect("a file");
+    let raw = std::fs::read(witness.folder.join(ruvllm_witness::STORE_FILE)).expect("a file");
     let finds = |needle: &[u8]| raw.windows(needle.len()).any(|window| window == needle);
     assert!(!finds(b"a-secret-of-ann") && !finds(b"another-of-ann") && finds(b"words-of-bob"));
 }

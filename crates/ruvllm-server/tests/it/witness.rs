@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use ruvllm_engine::{AdapterSet, Engine};
-use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions, open_store};
+use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions};
 use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies};
 use ruvllm_sona::store::Store;
 use ruvllm_sona::witness::{Event, Query, Served, search, verify};
+use ruvllm_witness::open_store;
 use ruvllm_witness::replay;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -241,7 +242,7 @@ fn a_server_starts_only_where_its_anchor_can_be_kept_and_fits() {
     ask("anchor", 1);
 
     let anchor = std::fs::read(at("anchor")).expect("it is kept");
-    std::fs::remove_file(at("log").join(ruvllm_server::STORE_FILE)).expect("it is there");
+    std::fs::remove_file(at("log").join(ruvllm_witness::STORE_FILE)).expect("it is there");
     let line = refused("anchor");
     assert!(line.contains("0 of 5 records") && line.contains("give another anchor file"), "{line}");
     assert_eq!(std::fs::read(at("anchor")).expect("it is left alone"), anchor);
@@ -297,7 +298,7 @@ fn sessions_are_turns_of_conversations() {
     assert_eq!(records(&ask("key-of-bob", "GET", "/v1/sessions")).len(), 1);
     bench.join();
     // Nothing of hers is left in the file, without encryption.
-    let raw = std::fs::read(witness.folder.join(ruvllm_server::STORE_FILE)).expect("a file");
+    let raw = std::fs::read(witness.folder.join(ruvllm_witness::STORE_FILE)).expect("a file");
     let finds = |needle: &[u8]| raw.windows(needle.len()).any(|window| window == needle);
     assert!(!finds(b"trip to Oslo") && !finds(b"ada.lovelace") && finds(b"bob"));
 

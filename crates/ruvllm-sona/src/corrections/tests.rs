@@ -16,7 +16,7 @@ fn key(place: usize, noise: f32) -> Key {
     Key { bytes, scale: 1.0 / length }
 }
 
-fn kernels() -> &'static Table {
+fn kernels() -> &'static DistanceKernels {
     distance::pick(Isa::best())
 }
 

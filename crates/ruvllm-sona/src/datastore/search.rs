@@ -36,10 +36,10 @@ pub struct SearchScratch {
 impl Datastore {
     /// Finds the entries nearest to a key, nearest first: at most [`DatastoreOptions::n_nearest`](super::DatastoreOptions). What has
     /// tokens in common with the context comes nearer; among some more than are returned, for which that is looked at.
-    /// The team shares the scan.
+    /// The threads shares the scan.
     ///
     /// # Panics
-    /// If the key has another width; inside a team's closure.
+    /// If the key has another width; inside a threads's closure.
     pub fn search(&self, query: KnnQuery<'_>, compute: &Compute, scratch: &mut SearchScratch, hits: &mut Vec<Hit>) {
         self.search_as(self.len() <= self.options.n_exact_max, query, compute, scratch, hits);
     }

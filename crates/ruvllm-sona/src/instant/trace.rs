@@ -211,10 +211,10 @@ impl RequestTrace {
     /// MicroLoRA. A row that the datastore has nothing to say of keeps its bits. Returns λ. Approximate logits are passed
     /// over where [`RequestTrace::needs_all`] says so.
     ///
-    /// Cost: a search, and passes over the row that keep it, find the likeliest tokens and its sum. The team shares them.
+    /// Cost: a search, and passes over the row that keep it, find the likeliest tokens and its sum. The threads shares them.
     ///
     /// # Panics
-    /// If the state has another width; inside a team's closure.
+    /// If the state has another width; inside a threads's closure.
     pub fn adjust<'a>(&mut self, learned: &Learned, state: StateRows<'_>, logits: impl Into<LogitRow<'a>>) -> f32 {
         let (mut logits, has_corrections) = (logits.into(), self.needs_all(learned));
         logits.approx = logits.approx.filter(|_| !has_corrections);
@@ -422,15 +422,16 @@ impl RequestTrace {
 }
 
 /// Keeps a row of logits, and returns the `n` largest, largest first: each thread goes once through what it reads of the row.
-fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], tops: &'a mut Tops, team: &ThreadPool, n: usize) -> &'a [Hit] {
+fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], tops: &'a mut Tops, threads: &ThreadPool, n: usize) -> &'a [Hit] {
     row.resize(logits.len(), 0.0);
     let parts: Vec<_> = row.chunks_mut(LOGITS_AT_ONCE).map(Mutex::new).zip(logits.chunks(LOGITS_AT_ONCE)).collect();
-    let hits = tops.find(team, n, Partition { len: parts.len(), grain: 1 }, &|range: Range<usize>, top: &mut Top| {
-        for (i, (row, logits)) in range.clone().zip(&parts[range]) {
-            row.lock().unwrap_or_else(PoisonError::into_inner).copy_from_slice(logits);
-            top.offer(i * LOGITS_AT_ONCE, logits);
-        }
-    });
+    let hits =
+        tops.find(threads, n, Partition { len: parts.len(), grain: 1 }, &|range: Range<usize>, top: &mut Top| {
+            for (i, (row, logits)) in range.clone().zip(&parts[range]) {
+                row.lock().unwrap_or_else(PoisonError::into_inner).copy_from_slice(logits);
+                top.offer(i * LOGITS_AT_ONCE, logits);
+            }
+        });
     hits.sort_unstable_by(Hit::order);
     hits
 }
@@ -472,9 +473,9 @@ mod tests {
     fn others_stand_for_what_is_not_likeliest() {
         let logits: Vec<f32> = (0..5000).map(|i| ((i * 37 % 5000) as f32 / 700.0).sin() * 3.0).collect();
         let log_sum = softmax::pick(Isa::best()).log_sum_exp(&logits) as f32;
-        let (mut tops, mut row, team) = (Tops::default(), Vec::new(), ThreadPool::new(2));
+        let (mut tops, mut row, threads) = (Tops::default(), Vec::new(), ThreadPool::new(2));
         for drawn in [0, 1, 77] {
-            let hits = keep_row(&mut row, &logits, &mut tops, &team, 128);
+            let hits = keep_row(&mut row, &logits, &mut tops, &threads, 128);
             assert_eq!(row, logits);
             let all = likeliest(hits, &logits, log_sum, drawn);
             let least = logits[all[127].0 as usize];
@@ -485,7 +486,7 @@ mod tests {
         }
         // A vocabulary that is no larger has no others.
         row.clear();
-        let hits = keep_row(&mut row, &logits[..100], &mut tops, &team, 128);
+        let hits = keep_row(&mut row, &logits[..100], &mut tops, &threads, 128);
         let all = likeliest(hits, &logits[..100], log_sum, 3);
         assert_eq!(all.len(), 100);
     }

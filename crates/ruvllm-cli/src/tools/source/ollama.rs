@@ -1,0 +1,135 @@
+//! Models of Ollama's folder, served where they lie: a manifest by name and tag, whose layers are files by their digest.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::tools::error::{Error, Result};
+use crate::tools::source::path;
+
+/// The registry of names that name none, and the owner of those that name none.
+const REGISTRY: &str = "registry.ollama.ai";
+const LIBRARY: &str = "library";
+/// The tag of names without one.
+const LATEST: &str = "latest";
+/// The layer that is the model.
+const MODEL_LAYER: &str = "application/vnd.ollama.image.model";
+
+#[derive(Deserialize)]
+struct Manifest {
+    layers: Vec<Layer>,
+}
+
+#[derive(Deserialize)]
+struct Layer {
+    #[serde(rename = "mediaType")]
+    media_type: String,
+    digest: String,
+    #[serde(default)]
+    size: u64,
+}
+
+/// A model in the folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OllamaModel {
+    /// Its name with the tag, as `ollama list` shows it.
+    pub name: String,
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// Length of the file.
+    pub n_bytes: u64,
+}
+
+/// Reads `NAME[:TAG]`, `OWNER/NAME[:TAG]` or `HOST/OWNER/NAME[:TAG]`, and returns the manifest's place below `manifests`.
+pub fn parse(name: &str) -> Option<PathBuf> {
+    let (name, tag) = match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, tag),
+        _ => (name, LATEST),
+    };
+    let parts: Vec<&str> = name.split('/').collect();
+    let parts = match *parts {
+        [name] => [REGISTRY, LIBRARY, name],
+        [owner, name] => [REGISTRY, owner, name],
+        [host, owner, name] => [host, owner, name],
+        _ => return None,
+    };
+    let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['\\', '\0']);
+    parts.iter().chain([&tag]).all(|part| is_plain(part)).then(|| parts.iter().chain([&tag]).collect())
+}
+
+/// Returns the file of a model.
+///
+/// # Errors
+/// One line: there is no such model, its manifest cannot be read, or its file is not there.
+pub fn locate(folder: &Path, name: &str) -> Result<PathBuf> {
+    let failed = |line: String| Error::failure(format_args!("ollama:{name}: {line}"));
+    let manifest =
+        parse(name).ok_or_else(|| failed("write it as ollama:NAME[:TAG], as 'ollama list' shows it".to_owned()))?;
+    let manifest = folder.join("manifests").join(manifest);
+    if !manifest.is_file() {
+        let line = format!("it is not in {}; see 'ruvllm list', or set OLLAMA_MODELS to the folder", folder.display());
+        return Err(failed(line));
+    }
+    let layer = model_layer(&manifest).map_err(|why| failed(format!("{}: {why}", manifest.display())))?;
+    path::check(&blob(folder, &layer.digest).ok_or_else(|| failed("its manifest has no sha256 digest".to_owned()))?)
+}
+
+/// Returns the models in the folder, by name; those whose manifest or file cannot be read are left out.
+pub fn list(folder: &Path) -> Vec<OllamaModel> {
+    let root = folder.join("manifests");
+    let below = |path: &Path| -> Vec<PathBuf> {
+        fs::read_dir(path).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
+    };
+    let level = |paths: Vec<PathBuf>| -> Vec<PathBuf> { paths.iter().flat_map(|path| below(path)).collect() };
+    // Hosts, owners, names, tags.
+    let manifests = level(level(level(below(&root))));
+    let model = |manifest: PathBuf| {
+        let layer = model_layer(&manifest).ok()?;
+        let path = blob(folder, &layer.digest).filter(|path| path.is_file())?;
+        let parts: Vec<String> =
+            manifest.strip_prefix(&root).ok()?.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        let [host, owner, name, tag] = parts.as_slice() else { return None };
+        let name = match (host.as_str(), owner.as_str()) {
+            (REGISTRY, LIBRARY) => format!("{name}:{tag}"),
+            (REGISTRY, owner) => format!("{owner}/{name}:{tag}"),
+            (host, owner) => format!("{host}/{owner}/{name}:{tag}"),
+        };
+        Some(OllamaModel { name, path, n_bytes: layer.size })
+    };
+    let mut models: Vec<OllamaModel> = manifests.into_iter().filter_map(model).collect();
+    models.sort_by(|a, b| a.name.cmp(&b.name));
+    models
+}
+
+/// Returns the layer of a manifest that is the model.
+fn model_layer(manifest: &Path) -> std::result::Result<Layer, String> {
+    let text = fs::read(manifest).map_err(|error| error.to_string())?;
+    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| format!("it is no manifest: {error}"))?;
+    let model = manifest.layers.into_iter().find(|layer| layer.media_type == MODEL_LAYER);
+    model.ok_or_else(|| "none of its layers is a model".to_owned())
+}
+
+/// Returns where the file of a digest lies.
+fn blob(folder: &Path, digest: &str) -> Option<PathBuf> {
+    let hex = digest.strip_prefix("sha256:").filter(|hex| hex.chars().all(|c| c.is_ascii_hexdigit()))?;
+    Some(folder.join("blobs").join(format!("sha256-{hex}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_to_manifests() {
+        let place = |name: &str| parse(name).map(|path| path.to_string_lossy().into_owned());
+        let some = |path: &str| Some(path.to_owned());
+        assert_eq!(place("llama3"), some("registry.ollama.ai/library/llama3/latest"));
+        assert_eq!(place("qwen3:0.6b"), some("registry.ollama.ai/library/qwen3/0.6b"));
+        assert_eq!(place("me/own:v1"), some("registry.ollama.ai/me/own/v1"));
+        assert_eq!(place("hf.co/a/b:Q4_K_M"), some("hf.co/a/b/Q4_K_M"));
+        for wrong in ["", ":x", "../x", "a/../b", "a:", "a/b/c/d", "a:.."] {
+            assert_eq!(place(wrong), None, "{wrong}");
+        }
+    }
+}

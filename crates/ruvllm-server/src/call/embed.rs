@@ -1,0 +1,67 @@
+//! Embeddings, as the engine reads them out.
+
+use axum::http::StatusCode;
+use ruvllm_api::error::ApiError;
+use ruvllm_api::input::read_input;
+use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_engine::{Pooling, Readout};
+use tokio::sync::oneshot;
+
+use super::Call;
+use super::generate::{check_fits, with_retry};
+use crate::state::gate::offload;
+
+/// Embeds the texts of a field, those of each token one after the other where none are pooled; also returns how many tokens they have.
+///
+/// # Errors
+/// What the field says cannot be read, or as [`read_out`].
+pub(crate) async fn embed(call: &Call, field: &'static str) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let _slot = call.tenant.enter()?;
+    let (text, input) = (call.text().clone(), call.body.get(field).cloned().unwrap_or_default());
+    let encode = move || {
+        read_input(&input, field, |part| {
+            let between = EncodeOptions { add_special: false, ..EncodeOptions::EMBEDDED };
+            let options = if part.is_whole { EncodeOptions::EMBEDDED } else { between };
+            Ok(text.tokenizer().encode(part.text, options)?)
+        })
+    };
+    let inputs = offload(encode).await?;
+    let n_tokens = inputs.iter().map(Vec::len).sum();
+    let mut embeddings = Vec::new();
+    // One after the other: what others asked for is computed in between.
+    for tokens in inputs {
+        embeddings.push(read_out(call, tokens, Readout::Embedding(pooling(call))).await?);
+    }
+    Ok((embeddings, n_tokens))
+}
+
+/// Returns the way of pooling that a request asks for.
+pub(crate) fn pooling(call: &Call) -> Option<Pooling> {
+    call.body.text("pooling").map(|name| match name {
+        "none" => Pooling::None,
+        "cls" => Pooling::Cls,
+        "last" => Pooling::Last,
+        _ => Pooling::Mean,
+    })
+}
+
+/// Has the engine read something out of a text.
+///
+/// # Errors
+/// As [`check_fits`], or what the engine says.
+pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) -> Result<Vec<f32>, ApiError> {
+    check_fits(call, tokens.len(), 0).map_err(|error| {
+        let message = format!("the input is too large to process: {}", error.message);
+        ApiError { message, ..error }
+    })?;
+    let (sender, receiver) = oneshot::channel();
+    // One that nobody waits for any more is computed for nobody.
+    let sink = Box::new(move |result| drop(sender.send(result)));
+    let ticket = call.model.service.read_out(call.tenant.id, tokens, readout, call.adapters.clone(), sink);
+    let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
+    let ended = |_| {
+        let line = "the engine has ended by an internal error; the server's log tells more";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line)
+    };
+    Ok(receiver.await.map_err(ended)??)
+}

@@ -1,0 +1,331 @@
+//! From a checked request to requests of the engine, and what comes of them.
+
+use std::sync::{Arc, Mutex};
+
+use axum::http::StatusCode;
+use ruvllm_api::error::ApiError;
+use ruvllm_api::generation::token_ids;
+use ruvllm_api::limits::AnswerLimits;
+use ruvllm_api::progress;
+use ruvllm_api::sampling::sampling;
+use ruvllm_engine::{
+    ErrorKind, FinishReason, GenerateRequest, GenerationSummary, ProgressSink, PromptProgress, ServiceEvent, Ticket,
+    TokenEvent, Unread,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::learning;
+use super::slot::{self, NamedSlot};
+use crate::call::Call;
+use crate::call::record::Pending;
+use crate::call::turn::Turn;
+use crate::state::keys::TenantSlot;
+use crate::state::shared::Part;
+
+/// What is asked for, but for the prompt.
+#[derive(Clone, Debug)]
+pub(crate) struct ParsedRequest {
+    pub n_choices: usize,
+    pub is_stream: bool,
+    pub include_usage: bool,
+    pub is_truncated: bool,
+    /// Without a prompt.
+    pub request: GenerateRequest,
+}
+
+impl ParsedRequest {
+    /// Reads the fields of [`SAMPLING`] and [`GENERATION`].
+    ///
+    /// # Errors
+    /// 400 for values that do not go together.
+    pub(crate) fn read(call: &Call, max_tokens: Option<usize>) -> Result<ParsedRequest, ApiError> {
+        let (given, options) = (&call.body, &call.server.options);
+        let is_stream = given.is_set("stream");
+        let stream_options = given.get("stream_options");
+        let stop = given.texts("stop");
+        if stop.iter().any(String::is_empty) {
+            return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
+        }
+        let text = call.text();
+        let max_tokens = given.get("max_tokens").map_or(max_tokens, |_| given.count("max_tokens"));
+        let min_tokens = given.count("min_tokens").unwrap_or(0);
+        if let Some(max) = max_tokens.filter(|&max| max < min_tokens) {
+            let line = format!("'min_tokens' is {min_tokens}, and the answer may have {max} tokens; ask for fewer");
+            return Err(ApiError::bad("min_tokens", line));
+        }
+        let priority = call.tenant.priority.saturating_add(given.int("priority").unwrap_or(0) as i8);
+        Ok(ParsedRequest {
+            n_choices: given.count("n").unwrap_or(1),
+            is_stream,
+            include_usage: stream_options.is_some_and(|options| options["include_usage"] == true),
+            is_truncated: given.text("truncation").map_or(options.truncates, |how| how == "auto"),
+            request: GenerateRequest {
+                // -1 is no count.
+                max_tokens,
+                min_tokens,
+                stop_tokens: token_ids(given, "stop_token_ids", call.model.service.info().n_vocab)?,
+                sampling: sampling(given, &options.sampling, text.tokenizer(), call.model.service.info().n_vocab)?,
+                stop,
+                ignore_eos: given.is_set("ignore_eos"),
+                ignore_cache: !given.flag("cache_prompt", true) || slot::is_erased(call),
+                tenant: call.tenant.id,
+                adapters: call.adapters.clone(),
+                speculation: options.speculation,
+                priority,
+                deadline: call.deadline,
+                ..GenerateRequest::default()
+            },
+        })
+    }
+
+    /// Returns the requests for `n_choices` answers to each prompt.
+    pub(crate) fn requests(&self, prompts: &[Vec<u32>]) -> Vec<GenerateRequest> {
+        let choice = |prompt: &Vec<u32>, i: usize| {
+            let mut request = GenerateRequest { prompt: prompt.clone(), ..self.request.clone() };
+            (request.cancel, request.unread) = Default::default();
+            request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i as u64));
+            request
+        };
+        prompts.iter().flat_map(|prompt| (0..self.n_choices).map(move |i| choice(prompt, i))).collect()
+    }
+}
+
+/// A piece of an answer.
+#[derive(Debug)]
+pub(crate) enum Chunk {
+    /// More of its prompt is computed; comes only where a request asks for it.
+    Progress(PromptProgress),
+    /// A token, and the text that became certain with it.
+    Token(TokenEvent),
+    /// The answer is over. Text that no token made certain comes with it.
+    End(String, Box<GenerationSummary>),
+}
+
+/// What the engine says of a request.
+#[expect(clippy::large_enum_variant, reason = "nearly all are events; a box would be an allocation for each token")]
+enum EngineEvent {
+    Progress(PromptProgress),
+    Event(ServiceEvent),
+}
+
+/// Answers on their way; when this is dropped they are cancelled.
+pub(crate) struct Choices {
+    events: UnboundedReceiver<(usize, EngineEvent)>,
+    /// Bytes of text that came of each.
+    n_told: Vec<usize>,
+    /// Counts the tokens of each that nobody has asked for yet.
+    unread: Vec<Unread>,
+    /// What ends each before the model does.
+    limits: Vec<Option<AnswerLimits>>,
+    n_open: usize,
+    /// Tokens of those that are over.
+    n_written: usize,
+    _tickets: Vec<Ticket>,
+    /// Memory that is kept for them.
+    _held: Arc<Mutex<Vec<Part>>>,
+    place: TenantSlot,
+    /// The slot that the request names, of which it is the last.
+    named_slot: Option<NamedSlot>,
+    span: tracing::Span,
+    /// The conversation that it is a turn of.
+    turn: Option<Turn>,
+}
+
+impl Choices {
+    /// Hands requests to the engine.
+    ///
+    /// # Errors
+    /// A request that cannot be, a full queue, or a tenant that has enough of them.
+    pub(crate) fn start(call: &Call, requests: Vec<GenerateRequest>) -> Result<Choices, ApiError> {
+        let service = &call.model.service;
+        let (n, n_max) = (requests.len(), service.n_inside_max());
+        if n > n_max {
+            let line =
+                format!("{n} answers in one request are more than the {n_max} that the server holds; ask for fewer");
+            return Err(ApiError::new(StatusCode::BAD_REQUEST, line));
+        }
+        let (place, turn) = (call.tenant.enter()?, Turn::of(call)?);
+        let (sender, events) = unbounded_channel();
+        let n_prompt_max = requests.iter().map(|request| request.prompt.len()).max().unwrap_or(0);
+        let unread = requests.iter().map(|request| request.unread.clone()).collect();
+        let limits = requests.iter().map(|request| AnswerLimits::of(&call.body, &request.cancel)).collect();
+        let submit = |(i, request): (usize, GenerateRequest)| {
+            let logits_processor = learning::logits_processor(call, i);
+            let mut request = GenerateRequest { logits_processor, ..request };
+            let (sender, record) = (sender.clone(), Pending::begin(call, i, &mut request));
+            if progress::is_asked(&call.body) {
+                let sender = sender.clone();
+                let hear = move |progress| drop(sender.send((i, EngineEvent::Progress(progress))));
+                request.progress = Some(ProgressSink::new(hear));
+            }
+            let (of_engine, unread) = (record.clone(), request.unread.clone());
+            let sink = move |event| {
+                of_engine.see(&event);
+                if matches!(event, ServiceEvent::Token(_)) {
+                    unread.add();
+                }
+                sender.send((i, EngineEvent::Event(event))).is_ok()
+            };
+            service.submit(request, Box::new(sink)).map_err(|error| record.refused(error))
+        };
+        let tickets: Result<Vec<Ticket>, _> = requests.into_iter().enumerate().map(submit).collect();
+        let tickets = tickets.map_err(|error| match error.kind() {
+            ErrorKind::ContextLength => check_fits(call, n_prompt_max, 1).err().unwrap_or_else(|| error.into()),
+            _ => with_retry(call, error.into()),
+        })?;
+        Ok(Choices {
+            events,
+            n_told: vec![0; n],
+            unread,
+            limits,
+            n_open: n,
+            n_written: 0,
+            _tickets: tickets,
+            _held: Arc::clone(&call.held),
+            place,
+            named_slot: NamedSlot::of(call),
+            span: call.span.clone(),
+            turn,
+        })
+    }
+
+    /// Returns the next piece, and of which answer it is; none when all are over.
+    ///
+    /// # Errors
+    /// One of them failed; the others are worth nothing then.
+    pub(crate) async fn next(&mut self) -> Result<Option<(usize, Chunk)>, ApiError> {
+        if self.n_open == 0 {
+            return Ok(None);
+        }
+        let event = tokio::select! {
+            biased;
+            event = self.events.recv() => event,
+            error = self.place.revoked() => return Err(error),
+        };
+        let Some((i, event)) = event else {
+            let line = "the engine has ended by an internal error; the server's log tells more";
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line));
+        };
+        let event = match event {
+            EngineEvent::Progress(progress) => return Ok(Some((i, Chunk::Progress(progress)))),
+            EngineEvent::Event(event) => event,
+        };
+        match event {
+            ServiceEvent::Token(mut token) => {
+                self.limits[i].iter_mut().for_each(|cut| cut.take(&mut token.text));
+                self.n_told[i] += token.text.len();
+                self.unread[i].take();
+                Ok(Some((i, Chunk::Token(token))))
+            }
+            ServiceEvent::Done(result) => {
+                self.n_open -= 1;
+                let mut summary = result?;
+                self.limits[i].iter().for_each(|cut| cut.end(&mut summary));
+                self.record(&summary);
+                let summary = finished(summary)?;
+                let rest = summary.text.get(self.n_told[i]..).unwrap_or_default().to_owned();
+                Ok(Some((i, Chunk::End(rest, Box::new(summary)))))
+            }
+        }
+    }
+
+    /// Adds what an answer came to to the request's span, when the last one is over; its times stand for all.
+    fn record(&mut self, summary: &GenerationSummary) {
+        let timings = &summary.timings;
+        self.n_written += summary.tokens.len();
+        if self.n_open > 0 {
+            return;
+        }
+        if let Some(slot) = self.named_slot.take() {
+            slot.remember(summary);
+        }
+        if let Some(turn) = self.turn.take() {
+            turn.end(summary);
+        }
+        self.span.record("prompt_tokens", summary.prompt_tokens.len());
+        self.span.record("cached_tokens", timings.cached_tokens);
+        self.span.record("answer_tokens", self.n_written);
+        self.span.record("queue_ms", timings.queue_ms);
+        self.span.record("ttft_ms", timings.ttft_ms);
+        self.span.record("finish", summary.finish_reason.as_str());
+        self.span.in_scope(|| tracing::info!(decode_ms = timings.decode_ms, "written"));
+    }
+
+    /// Waits for all answers, and returns them in order.
+    ///
+    /// # Errors
+    /// One of them failed.
+    pub(crate) async fn collect(mut self) -> Result<Vec<GenerationSummary>, ApiError> {
+        let mut summaries: Vec<Option<GenerationSummary>> = vec![None; self.n_told.len()];
+        while let Some((i, piece)) = self.next().await? {
+            if let Chunk::End(_, summary) = piece {
+                summaries[i] = Some(*summary);
+            }
+        }
+        Ok(summaries.into_iter().flatten().collect())
+    }
+}
+
+/// Checks that a prompt and so many tokens behind it fit the context.
+///
+/// # Errors
+/// 400, with both numbers.
+pub(crate) fn check_fits(call: &Call, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
+    let (info, n_tokens) = (call.model.service.info(), n_prompt + n_more);
+    if n_tokens <= info.n_ctx {
+        return Ok(());
+    }
+    let advice = match info.n_ctx < info.n_ctx_train {
+        true => format!("open it with a larger context (the model allows {}) or shorten the prompt", info.n_ctx_train),
+        false => "shorten the prompt".to_owned(),
+    };
+    // The words are those that clients of llama.cpp look for.
+    let n_ctx = info.n_ctx;
+    let line = format!("the request ({n_tokens} tokens) exceeds the available context size ({n_ctx} tokens); {advice}");
+    let error = ApiError::new(StatusCode::BAD_REQUEST, line).code("context_length_exceeded");
+    Err(ApiError { beyond: Some((n_prompt, n_ctx)), ..error })
+}
+
+/// Adds when to come again to the refusal of a full queue.
+pub(crate) fn with_retry(call: &Call, error: ApiError) -> ApiError {
+    let is_full = error.status == StatusCode::TOO_MANY_REQUESTS;
+    ApiError { retry_after_s: is_full.then(|| call.model.service.retry_after_s()), ..error }
+}
+
+/// Turns an answer that did not come to its end into an error.
+fn finished(summary: GenerationSummary) -> Result<GenerationSummary, ApiError> {
+    let n = summary.tokens.len();
+    match summary.finish_reason {
+        FinishReason::Stop | FinishReason::Length => Ok(summary),
+        FinishReason::Deadline => {
+            let line = format!("the request's time was over after {n} tokens; allow more of it or ask for less");
+            Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, line).code("timeout"))
+        }
+        FinishReason::Cancelled => {
+            let line = format!("the server stopped after {n} tokens of the answer");
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping"))
+        }
+    }
+}
+
+/// Counts of tokens, over all answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub n_prompt: usize,
+    pub n_cached: usize,
+    pub n_answer: usize,
+    /// Tokens of the answers that are thought.
+    pub n_thought: usize,
+}
+
+impl Usage {
+    /// Adds an answer. `is_first` of those to the same prompt, which counts once.
+    pub(crate) fn add(&mut self, summary: &GenerationSummary, is_first: bool) {
+        self.n_answer += summary.tokens.len();
+        self.n_thought += summary.n_thought as usize;
+        if is_first {
+            self.n_prompt += summary.prompt_tokens.len();
+            self.n_cached += summary.timings.cached_tokens;
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The grammar that a request asks its answer to have, compiled once.
+
+use std::sync::{Arc, PoisonError};
+
+use axum::http::StatusCode;
+use ruvllm_api::error::ApiError;
+use ruvllm_api::response_format::source;
+use ruvllm_engine::{GenerateRequest, Grammar, GrammarCompiler, GrammarSource, TextError};
+
+use super::Call;
+use crate::state::gate::offload;
+
+/// Returns a compiled grammar for a request, and keeps memory for it until its answers are over.
+///
+/// # Errors
+/// As [`GrammarCompiler::compile`]; 503: the grammars of others have the memory.
+pub(crate) async fn compiled(
+    call: &Call,
+    source: GrammarSource,
+    compile: impl FnOnce(&GrammarCompiler, &GrammarSource) -> Result<Grammar, TextError> + Send + 'static,
+) -> Result<Grammar, ApiError> {
+    let tenant = call.tenant.id;
+    let grammar = match call.model.grammars.find(tenant, &source) {
+        Some(grammar) => grammar,
+        None => {
+            // Of each tenant one is compiled at once: however many one sends, others find a thread. The turn lasts as long as
+            // the work, which goes on when its client has left.
+            let turn = call.server.grammar_gates.of(tenant).own().await;
+            let model = Arc::clone(&call.model);
+            let work = move || {
+                let _turn = turn;
+                let grammar = compile(model.service.grammar_compiler()?, &source)?;
+                model.grammars.keep(tenant, source, grammar.clone());
+                Ok(grammar)
+            };
+            offload(work).await?
+        }
+    };
+    let part = call.server.grammar_bytes.take(tenant, grammar.n_bytes()).ok_or_else(|| {
+        let line = "the server has no memory for this form: those of other requests have it; try again";
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("overloaded");
+        ApiError { retry_after_s: Some(1), ..error }
+    })?;
+    call.held.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    Ok(grammar)
+}
+
+/// Returns the grammar that a request asks for.
+///
+/// # Errors
+/// 400: it cannot be compiled, it uses what is not supported, or other fields do not go with it.
+pub(crate) async fn grammar(call: &Call, request: &GenerateRequest) -> Result<Option<Grammar>, ApiError> {
+    let Some((field, source)) = source(&call.body)? else { return Ok(None) };
+    if request.ignore_eos {
+        let line = format!("'ignore_eos' does not go with '{field}': the answer ends where its form is complete");
+        return Err(ApiError::bad("ignore_eos", line));
+    }
+    let grammar = compiled(call, source, GrammarCompiler::compile).await;
+    let grammar = grammar.map_err(|error| ApiError { param: Some(field.to_owned()), ..error })?;
+    Ok(Some(for_stops_of(request, grammar)))
+}
+
+/// Returns the grammar of a request's answer: what its stop texts cut off is missing in the form.
+pub(crate) fn for_stops_of(request: &GenerateRequest, grammar: Grammar) -> Grammar {
+    if request.stop.is_empty() { grammar } else { grammar.with_stops() }
+}

@@ -1,0 +1,13 @@
+//! The handlers of endpoints, by API.
+
+pub(crate) mod adapters;
+pub(crate) mod anthropic;
+pub(crate) mod grpc;
+pub(crate) mod learning;
+pub(crate) mod llamacpp;
+pub(crate) mod native;
+pub(crate) mod ollama;
+pub(crate) mod openai;
+pub(crate) mod routing;
+pub(crate) mod sessions;
+pub(crate) mod witness;

@@ -1,0 +1,259 @@
+//! Endpoints of this server's own: text and tokens, health, metrics, and what it takes.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, Response, StatusCode, header};
+use ruvllm_api::error::ApiError;
+use ruvllm_api::fields::{Field, Kind, optional, required, unheeded};
+use ruvllm_api::generation::{MODEL, PARSE_SPECIAL};
+use ruvllm_api::thinking::{self, EFFORTS};
+use ruvllm_api::{messages, tools};
+use ruvllm_engine::ChatOptions;
+use ruvllm_engine::template::ChatInput;
+use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
+use ruvllm_engine::tools::ToolUse;
+use serde_json::{Value, json};
+
+use crate::call::response::json_response;
+use crate::call::{Call, Endpoint, Handler, HandlerFuture, ServerCall};
+use crate::state::gate::offload;
+use crate::state::server::stopping;
+
+const TOKENIZE: &[Field] = &[
+    required("text", Kind::Text, "the text").also(&["content", "prompt"]),
+    optional("add_special", Kind::Bool, "add the tokens that the model wants at the beginning and the end")
+        .also(&["add_special_tokens"]),
+    optional("parse_special", Kind::Bool, "read <|im_start|> and its like as one token"),
+    optional(
+        "with_pieces",
+        Kind::Bool,
+        "return each token as an object of its id and its piece: its text, or its bytes where they are no text",
+    ),
+    MODEL,
+];
+
+const DETOKENIZE: &[Field] = &[
+    required("tokens", Kind::List(&Kind::Int(0, u32::MAX as i64), 0, 1 << 24), "the tokens"),
+    optional("render_special", Kind::Bool, "write control tokens as their text"),
+    MODEL,
+];
+
+const APPLY_TEMPLATE: &[Field] = &[
+    required("messages", messages::MESSAGES, "the conversation"),
+    tools::CHAT[0],
+    messages::OPENS_ANSWER,
+    messages::CONTINUE,
+    optional("reasoning_effort", Kind::Word(EFFORTS), "how much a model thinks, where its template asks for that"),
+    thinking::ENABLE,
+    unheeded("reasoning_format", Kind::Text, "it is about answers"),
+    optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the template"),
+    PARSE_SPECIAL,
+    MODEL,
+];
+
+const GET: Endpoint =
+    Endpoint { method: Method::GET, needs_key: false, run: Handler::Server(health), ..Endpoint::POST };
+
+const POST: Endpoint = Endpoint { method: Method::POST, needs_key: true, ..GET };
+
+/// The endpoints.
+pub(crate) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        path: "/tokenize",
+        summary: "Turns a text into tokens",
+        fields: &[TOKENIZE],
+        answers: &["tokens", "count", "max_model_len"],
+        run: Handler::Model(tokenize),
+        ..POST
+    },
+    Endpoint {
+        path: "/detokenize",
+        summary: "Turns tokens into text",
+        fields: &[DETOKENIZE],
+        answers: &["text", "content", "prompt"],
+        run: Handler::Model(detokenize),
+        ..POST
+    },
+    Endpoint {
+        path: "/apply-template",
+        summary: "Returns a conversation as the model reads it",
+        fields: &[APPLY_TEMPLATE],
+        answers: &["prompt", "tokens", "count"],
+        run: Handler::Model(apply_template),
+        ..POST
+    },
+    Endpoint {
+        path: "/tokenizer_info",
+        summary: "Returns what clients of vLLM ask about the tokenizer",
+        needs_key: true,
+        answers: &["model_max_length", "bos_token", "eos_token", "chat_template"],
+        run: Handler::Model(tokenizer_info),
+        ..GET
+    },
+    Endpoint {
+        path: "/health",
+        also: &["/v1/health"],
+        summary: "200 while the engine lives",
+        answers: &["status"],
+        ..GET
+    },
+    Endpoint {
+        path: "/ready",
+        summary: "200 while requests are taken",
+        answers: &["status"],
+        run: Handler::Server(ready),
+        ..GET
+    },
+    Endpoint {
+        path: "/version",
+        summary: "Returns the server's version",
+        answers: &["version"],
+        run: Handler::Server(version),
+        ..GET
+    },
+    Endpoint {
+        path: "/metrics",
+        summary: "Metrics in Prometheus' text format",
+        needs_key: true,
+        run: Handler::Server(metrics),
+        ..GET
+    },
+];
+
+fn ok(value: &Value) -> Result<Response<Body>, ApiError> {
+    Ok(json_response(StatusCode::OK, value))
+}
+
+fn tokenize(call: Call) -> HandlerFuture {
+    Box::pin(async move {
+        offload(move || {
+            let (service, given) = (&call.model.service, &call.body);
+            let (add_special, parse_special) = (given.is_set("add_special"), given.is_set("parse_special"));
+            let tokenizer = service.text().tokenizer();
+            let text = given.text("text").unwrap_or_default();
+            let tokens = tokenizer.encode(text, EncodeOptions { add_special, parse_special })?;
+            let n = tokens.len();
+            let piece = |id: &u32| {
+                let bytes = tokenizer.token_bytes(*id).unwrap_or_default();
+                let piece = std::str::from_utf8(&bytes).map_or_else(|_| json!(bytes), |text| json!(text));
+                json!({ "id": id, "piece": piece })
+            };
+            let mut answer = json!({ "tokens": tokens, "count": n, "max_model_len": service.info().n_ctx });
+            if given.is_set("with_pieces") {
+                let lossy =
+                    |id: &u32| String::from_utf8_lossy(&tokenizer.token_bytes(*id).unwrap_or_default()).into_owned();
+                // The name that pieces had before, for one release.
+                answer["pieces"] = tokens.iter().map(lossy).collect();
+                answer["tokens"] = tokens.iter().map(piece).collect();
+            }
+            ok(&answer)
+        })
+        .await
+    })
+}
+
+fn tokenizer_info(call: Call) -> HandlerFuture {
+    Box::pin(async move {
+        let (text, info) = (call.text(), call.model.service.info());
+        let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id));
+        ok(&json!({
+            "model_max_length": info.n_ctx,
+            "vocab_size": info.n_vocab,
+            "bos_token": spelled(text.tokenizer().bos()),
+            "eos_token": spelled(text.tokenizer().eos()),
+            "add_bos_token": text.tokenizer().bos_to_add().is_some(),
+            "add_eos_token": text.tokenizer().eos_to_add().is_some(),
+            "chat_template": text.template()?.map(|template| template.source()),
+        }))
+    })
+}
+
+fn detokenize(call: Call) -> HandlerFuture {
+    Box::pin(async move {
+        let tokenizer = call.text().tokenizer();
+        let ids = call.body.list("tokens").into_iter().flatten();
+        let ids: Vec<u32> = ids.filter_map(|id| Some(id.as_f64()? as u32)).collect();
+        let n_vocab = tokenizer.vocab_len();
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= n_vocab) {
+            return Err(ApiError::bad("tokens", format!("token {id} is outside the vocabulary of {n_vocab}")));
+        }
+        let options = DecodeOptions { render_special: call.body.is_set("render_special") };
+        let text = tokenizer.decode(&ids, options);
+        ok(&json!({ "text": text, "content": text, "prompt": text }))
+    })
+}
+
+fn apply_template(call: Call) -> HandlerFuture {
+    Box::pin(async move {
+        offload(move || {
+            let (text, given) = (call.text(), &call.body);
+            let mut messages = messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?;
+            let begun = messages::begun(given, &mut messages)?;
+            let input = ChatInput {
+                messages,
+                tools: tools::read(&call.body, call.text())?.as_ref().map(ToolUse::definitions),
+                add_generation_prompt: begun.is_some() || given.flag(messages::OPENS_ANSWER.name, true),
+                extra: thinking::variables(&call.body, call.text(), &call.model_name)?,
+                ..ChatInput::default()
+            };
+            let mut prompt = text.render_chat(&input)?;
+            let closing = if thinking::is_off(given) { thinking::closing(text, &prompt) } else { "" };
+            let begun = format!("{closing}{}", begun.unwrap_or_default());
+            prompt.push_str(&begun);
+            let parse_special = given.is_set("parse_special");
+            let tokens = text.encode_chat_as(&input, ChatOptions { parse_special, begun: &begun })?;
+            ok(&json!({ "prompt": prompt, "tokens": tokens, "count": tokens.len() }))
+        })
+        .await
+    })
+}
+
+fn health(_: ServerCall) -> HandlerFuture {
+    Box::pin(async { ok(&json!({ "status": "ok" })) })
+}
+
+fn ready(call: ServerCall) -> HandlerFuture {
+    Box::pin(async move {
+        if call.server.is_stopping() {
+            return Err(stopping());
+        }
+        if call.server.models.is_preparing() {
+            let line = "a model is being made ready to learn; requests wait for it";
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("loading"));
+        }
+        let mut failures = vec![("responses", call.server.stored.saves.failing())];
+        if let Some(witness) = &call.server.witness {
+            // Where answers need a record it takes no requests; else it answers, and says what is missing.
+            witness.check()?;
+            failures.extend([("witness", witness.failing()), ("sessions", witness.saves.failing())]);
+        }
+        let mut answer = json!({ "status": "ready" });
+        for (store, failing) in failures {
+            if let Some(why) = failing {
+                (answer["status"], answer[store]) = (json!("degraded"), json!(why));
+            }
+        }
+        ok(&answer)
+    })
+}
+
+fn version(_: ServerCall) -> HandlerFuture {
+    Box::pin(async { ok(&json!({ "version": env!("CARGO_PKG_VERSION") })) })
+}
+
+fn metrics(call: ServerCall) -> HandlerFuture {
+    Box::pin(async move {
+        if call.server.options.metrics_key.as_deref().is_some_and(|name| *name != *call.tenant.name) {
+            let line = "this key may not read the metrics; they show what all keys do";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, line).code("forbidden"));
+        }
+        call.server.models.tell_all();
+        if let Some(witness) = &call.server.witness {
+            call.server.metrics.tell_witness(&witness.stats(), witness.saves.n_lost());
+        }
+        call.server.metrics.tell_kept(call.server.stored.saves.n_lost());
+        let mut response = Response::new(Body::from(call.server.metrics.render()));
+        let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, format);
+        Ok(response)
+    })
+}

@@ -1,0 +1,102 @@
+//! Gates in front of work on long texts: a few are read at once, one of each tenant, so that the engine and short requests
+//! find a core.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::http::StatusCode;
+use ruvllm_api::error::ApiError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The gates of a server.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    /// Long texts that are worked on at once.
+    all: Arc<Semaphore>,
+    /// A gate for each tenant that is at one.
+    own: Mutex<HashMap<u64, Arc<Semaphore>>>,
+}
+
+/// The gates that a tenant's long texts go through.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    own: Arc<Semaphore>,
+    all: Arc<Semaphore>,
+}
+
+tokio::task_local! {
+    /// The gate of the request at hand, if its text is long.
+    static GATE: Option<Gate>;
+}
+
+impl Gates {
+    pub(crate) fn new() -> Gates {
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Gates { all: Arc::new(Semaphore::new(n_cores.div_ceil(2))), own: Mutex::default() }
+    }
+
+    /// Returns the gate of a tenant.
+    pub(crate) fn of(&self, tenant: u64) -> Gate {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that nobody is at need not be kept.
+        own.retain(|_, gate| Arc::strong_count(gate) > 1);
+        let own = own.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        Gate { own: Arc::clone(own), all: Arc::clone(&self.all) }
+    }
+}
+
+impl Gate {
+    /// Waits for the tenant's turn; it lasts until this is dropped.
+    pub(crate) async fn own(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.own).acquire_owned().await.ok()
+    }
+}
+
+/// Does work of a request whose long texts go through a gate.
+pub(crate) async fn through<F: Future>(gate: Option<Gate>, work: F) -> F::Output {
+    GATE.scope(gate, work).await
+}
+
+/// Waits for the turn of the request at hand; it lasts until this is dropped. The tenant's own gate comes first, so that
+/// tenants take turns at the one for all.
+pub(crate) async fn turn() -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+    let gate = GATE.try_with(Option::clone).ok().flatten()?;
+    let own = gate.own.acquire_owned().await.ok()?;
+    Some((own, gate.all.acquire_owned().await.ok()?))
+}
+
+/// Does work that takes a while where it holds up nobody; work on long texts waits for its turn.
+pub(crate) async fn offload<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let turn = turn().await;
+    let work = move || {
+        let _turn = turn;
+        work()
+    };
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error; the server's log tells more"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_tenants_texts_wait_for_each_other() {
+        let gates = Gates { all: Arc::new(Semaphore::new(2)), own: Mutex::default() };
+        let (ann, bob) = (gates.of(1), gates.of(2));
+        assert!(turn().await.is_none() && through(None, turn()).await.is_none());
+        let first = through(Some(ann.clone()), turn()).await.expect("a gate");
+        let second = through(Some(bob), turn()).await.expect("a gate");
+        let mut third = Box::pin(through(Some(ann), turn()));
+        let soon = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(soon, &mut third).await.is_err());
+        drop(first);
+        assert!(third.await.is_some());
+        drop(second);
+        gates.of(3);
+        assert_eq!(gates.own.lock().expect("whole").len(), 1);
+    }
+}

@@ -1,0 +1,268 @@
+//! A place for a model, with a name: what is known of it, loaded or not, and what fills it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceStats, ServiceThread};
+use ruvllm_lora::manager::ManagerStats;
+use ruvllm_witness::Recorder;
+use tokio::sync::Notify;
+
+use crate::state::adapters::{AdapterOptions, Adapters};
+use crate::state::grammars::Grammars;
+use crate::state::learning::ModelState;
+use crate::state::slots::LastRequests;
+
+/// Loads an engine, on a thread of its own.
+pub type Loader = Box<dyn Fn() -> Result<Engine, EngineError> + Send + Sync>;
+
+/// A model to serve.
+pub struct ModelSource {
+    pub(super) name: String,
+    pub(super) engine: Option<Engine>,
+    pub(super) load: Option<Loader>,
+    pub(super) adapters: AdapterOptions,
+    pub(super) file: Option<String>,
+    pub(super) labels: Labels,
+}
+
+/// Other names of a model, and words about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Labels {
+    /// Names that requests may call it by as well.
+    pub aliases: Vec<String>,
+    /// Words for whoever lists models.
+    pub tags: Vec<String>,
+}
+
+impl ModelSource {
+    /// A model that `load` loads whenever it is asked for and not there.
+    pub fn new(name: impl Into<String>, load: Loader) -> ModelSource {
+        ModelSource { load: Some(load), ..ModelSource::named(name.into()) }
+    }
+
+    /// A model that is loaded already. It is never dropped, unless [`ModelSource::with_engine`] gave it to one that can be
+    /// loaded again.
+    pub fn loaded(name: impl Into<String>, engine: Engine) -> ModelSource {
+        ModelSource { engine: Some(engine), ..ModelSource::named(name.into()) }
+    }
+
+    fn named(name: String) -> ModelSource {
+        ModelSource {
+            name,
+            engine: None,
+            load: None,
+            adapters: AdapterOptions::default(),
+            file: None,
+            labels: Labels::default(),
+        }
+    }
+
+    /// Tells clients what the file is called; where it lies they need not know.
+    pub fn with_file(self, file: impl Into<String>) -> ModelSource {
+        ModelSource { file: Some(file.into()), ..self }
+    }
+
+    /// Lets requests call it by other names as well.
+    pub fn with_aliases(mut self, aliases: Vec<String>) -> ModelSource {
+        self.labels.aliases = aliases;
+        self
+    }
+
+    /// Tells clients these words about it; nothing depends on them.
+    pub fn with_tags(mut self, tags: Vec<String>) -> ModelSource {
+        self.labels.tags = tags;
+        self
+    }
+
+    /// Begins with an engine that is loaded already.
+    pub fn with_engine(self, engine: Engine) -> ModelSource {
+        ModelSource { engine: Some(engine), ..self }
+    }
+
+    /// Gives it adapters, and memory for them.
+    pub fn with_adapters(self, adapters: AdapterOptions) -> ModelSource {
+        ModelSource { adapters, ..self }
+    }
+}
+
+impl std::fmt::Debug for ModelSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelSource").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A loaded model.
+pub(crate) struct Model {
+    /// Its name in requests.
+    pub name: Arc<str>,
+    pub service: Service,
+    pub grammars: Grammars,
+    /// Adapters by name.
+    pub adapters: Arc<Adapters>,
+    /// Learned state, if it is to learn.
+    pub learning: Option<ModelState>,
+    /// The last requests of its slots.
+    pub slots: LastRequests,
+    /// Puts its answers on record.
+    pub recorder: Option<Recorder>,
+}
+
+impl Model {
+    /// Keeps what was learned; returns why it could not.
+    pub(crate) fn save_learned(&self) -> Option<String> {
+        self.learning.as_ref()?.save(&self.name)
+    }
+}
+
+/// How a slot stands, for those who ask.
+pub(crate) struct ModelStatus {
+    pub name: Arc<str>,
+    /// `loaded`, `loading`, `unloaded` or `failed`.
+    pub state: &'static str,
+    /// As it was when it was last loaded.
+    pub info: Option<ModelInfo>,
+    pub adapters: Arc<Adapters>,
+    /// The name of its file, if that is known.
+    pub file: Option<Arc<str>>,
+    pub labels: Arc<Labels>,
+}
+
+impl ModelStatus {
+    /// Returns whether requests may call it so.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
+    }
+}
+
+/// A place for a model.
+pub(super) struct Slot {
+    pub(super) name: Arc<str>,
+    pub(super) file: Option<Arc<str>>,
+    pub(super) labels: Arc<Labels>,
+    pub(super) load: Option<Arc<Loader>>,
+    pub(super) adapters: Arc<Adapters>,
+    pub(super) inner: Mutex<Inner>,
+    /// The state has changed.
+    pub(super) changed: Notify,
+    /// Requests that wait for it.
+    pub(super) n_waiting: AtomicUsize,
+}
+
+/// Counts a request among those that wait for a slot, for as long as it lives.
+pub(super) struct Waiting<'s>(&'s AtomicUsize);
+
+impl Waiting<'_> {
+    pub(super) fn at(slot: &Slot) -> Waiting<'_> {
+        slot.n_waiting.fetch_add(1, Ordering::AcqRel);
+        Waiting(&slot.n_waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What of a slot changes.
+pub(super) struct Inner {
+    pub(super) state: State,
+    pub(super) info: Option<ModelInfo>,
+    pub(super) used_at: Instant,
+    /// Whether it is to make room for another one: it takes no new requests.
+    pub(super) is_leaving: bool,
+    /// What the metrics know of the engine that is loaded, and of its adapters.
+    pub(super) told: ServiceStats,
+    pub(super) told_adapters: ManagerStats,
+}
+
+impl Inner {
+    pub(super) fn new() -> Inner {
+        Inner {
+            state: State::Unloaded,
+            info: None,
+            used_at: Instant::now(),
+            is_leaving: false,
+            told: ServiceStats::default(),
+            told_adapters: ManagerStats::default(),
+        }
+    }
+}
+
+/// Whether a slot is filled.
+pub(super) enum State {
+    Unloaded,
+    /// It is to be loaded when there is room.
+    Queued,
+    Loading,
+    Loaded(Arc<Model>, ServiceThread),
+    Failed(String, Instant),
+}
+
+impl Slot {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set(&self, state: State) {
+        let mut inner = self.lock();
+        (inner.state, inner.used_at, inner.is_leaving) = (state, Instant::now(), false);
+        drop(inner);
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn status(&self, inner: &Inner) -> ModelStatus {
+        let state = match inner.state {
+            State::Unloaded => "unloaded",
+            State::Queued | State::Loading => "loading",
+            State::Loaded(..) => "loaded",
+            State::Failed(..) => "failed",
+        };
+        let (name, adapters) = (Arc::clone(&self.name), Arc::clone(&self.adapters));
+        ModelStatus {
+            name,
+            state,
+            info: inner.info.clone(),
+            adapters,
+            file: self.file.clone(),
+            labels: Arc::clone(&self.labels),
+        }
+    }
+
+    /// Returns whether requests may call it so.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
+    }
+
+    /// Has it take no new requests, or take them again.
+    pub(super) fn set_leaving(&self, is_leaving: bool) {
+        self.lock().is_leaving = is_leaving;
+        self.changed.notify_waiters();
+    }
+
+    /// Returns since when nobody uses it or is about to, if it is loaded and can be loaded again. Uses begin under the lock, so
+    /// that nobody begins one meanwhile.
+    pub(super) fn unused_since(&self, inner: &Inner) -> Option<Instant> {
+        // Those who wait for one that leaves wait until it is back.
+        let is_awaited = !inner.is_leaving && self.n_waiting.load(Ordering::Acquire) > 0;
+        match &inner.state {
+            State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 && !is_awaited => {
+                (model.service.n_inside() == 0).then_some(inner.used_at)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes out what is loaded, if nobody uses it.
+    pub(super) fn take_unused(&self) -> Option<(Arc<Model>, ServiceThread)> {
+        let mut inner = self.lock();
+        self.unused_since(&inner)?;
+        // Who asks now waits until it is gone: two of them would need twice the memory.
+        match std::mem::replace(&mut inner.state, State::Loading) {
+            State::Loaded(model, thread) => Some((model, thread)),
+            _ => None,
+        }
+    }
+}
