@@ -1,6 +1,6 @@
 //! Sessions: the field that names one, and a session as JSON.
 
-use ruvllm_sona::session::Session;
+use ruvllm_sona::session::SessionRecord;
 use serde_json::{Value, json};
 
 use crate::fields::{Field, Kind, optional};
@@ -17,7 +17,7 @@ pub const SESSION: Field = optional(
 );
 
 /// Returns a session as clients and `ruvllm session` see it.
-pub fn session_json(name: &str, session: &Session, used_ms: Option<u64>) -> Value {
+pub fn session_json(name: &str, session: &SessionRecord, used_ms: Option<u64>) -> Value {
     json!({
         "name": name,
         "user": session.user,
