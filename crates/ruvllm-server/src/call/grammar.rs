@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::response_format::source;
-use ruvllm_engine::{GenerateRequest, Grammar, GrammarCompiler, GrammarSource, TextError};
+use ruvllm_engine::{GenerateRequest, Grammar, GrammarCompiler, GrammarError, GrammarSource};
 
 use super::Call;
 use crate::state::gate::offload;
@@ -17,7 +17,7 @@ use crate::state::gate::offload;
 pub(crate) async fn compiled(
     call: &Call,
     source: GrammarSource,
-    compile: impl FnOnce(&GrammarCompiler, &GrammarSource) -> Result<Grammar, TextError> + Send + 'static,
+    compile: impl FnOnce(&GrammarCompiler, &GrammarSource) -> Result<Grammar, GrammarError> + Send + 'static,
 ) -> Result<Grammar, ApiError> {
     let tenant = call.tenant.id;
     let grammar = match call.model.grammars.find(tenant, &source) {

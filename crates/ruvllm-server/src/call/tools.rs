@@ -40,7 +40,7 @@ pub(crate) async fn use_tools(
     }
     request.visible = tool_use.visible();
     let (source, of_grammar) = (tool_use.source().map_err(|error| in_tools(error.into()))?, tool_use.clone());
-    let compiled = grammar::compiled(call, source, move |compiler, _| of_grammar.grammar(compiler)).await;
+    let compiled = grammar::compiled(call, source, move |compiler, _| compiler.compile_calls(&of_grammar)).await;
     request.grammar = Some(grammar::for_stops_of(request, compiled.map_err(in_tools)?));
     Ok(Some(tool_use))
 }

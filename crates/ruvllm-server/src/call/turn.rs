@@ -8,7 +8,7 @@ use ruvllm_api::session::{SESSION, SESSION_DIM};
 use ruvllm_engine::GenerationSummary;
 use ruvllm_router::HashedWords;
 use ruvllm_sona::now_ms;
-use ruvllm_sona::session::{Session, SessionIndex};
+use ruvllm_sona::session::{SessionIndex, SessionRecord};
 
 use super::Call;
 use crate::state::saves::Saves;
@@ -75,7 +75,7 @@ impl Turn {
             let _adding = adding.lock().unwrap_or_else(PoisonError::into_inner);
             let saved = index.recover(&tenant, &name).and_then(|before| {
                 let before = before.unwrap_or_default();
-                let session = Session {
+                let session = SessionRecord {
                     user: if user.is_empty() { before.user } else { user },
                     context: mixed(before.context, context, before.n_turns),
                     adapter,
