@@ -179,6 +179,9 @@ pub struct MadeRows<'a> {
     pub chunking: Chunking,
 }
 
+/// Function that writes a chunk of rows: it gets the chunk's range, its values, and the same range of `N` other buffers.
+pub type MakeChunk<'a, const N: usize> = dyn Fn(Range<usize>, &mut [f32], [&mut [f32]; N]) + Sync + 'a;
+
 impl Acts {
     /// Makes room for `n_max` rows of `k_max` values, in both formats (pages never written cost nothing).
     pub fn new(k_max: usize, n_max: usize) -> Acts {
@@ -226,7 +229,7 @@ impl Acts {
         threads: &ThreadPool,
         made: MadeRows<'_>,
         also: [&mut [f32]; N],
-        make: &(dyn Fn(Range<usize>, &mut [f32], [&mut [f32]; N]) + Sync),
+        make: &MakeChunk<'_, N>,
     ) {
         let MadeRows { rows: x, n, format, chunking } = made;
         let (len, k) = (x.len(), x.len() / n.max(1));

@@ -47,7 +47,7 @@ mod matrix;
 mod pack;
 mod stream;
 
-pub use acts::{ActBlock, ActFormat, Acts, Chunking, MadeRows};
+pub use acts::{ActBlock, ActFormat, Acts, Chunking, MadeRows, MakeChunk};
 pub use head_shortlist::{HeadShortlist, ShortlistOut, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};
 

@@ -171,7 +171,7 @@ impl LastBlock {
         halves.iter_mut().zip(rows).for_each(|(half, row)| *half = row);
         threads.for_each_row_mut(n, threads.short_grain(n, 1), [&mut halves[..n]], |i, [half]| {
             let row = i / 2;
-            inner.add(first + row, &x[row * n_embd..][..n_embd], i % 2 * n_ff, &mut half[0]);
+            inner.add(first + row, &x[row * n_embd..][..n_embd], i % 2 * n_ff, half[0]);
         });
     }
 }

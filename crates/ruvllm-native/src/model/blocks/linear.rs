@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, Matrix, ShortlistOut, TopK};
+use ruvllm_kernels::matmul::{
+    self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, MakeChunk, Matrix, ShortlistOut, TopK,
+};
 use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_lora::{AdaptedRows, InputRows, LowRank};
 use ruvllm_threads::NextShares;
@@ -112,7 +114,7 @@ impl<'a> Operand<'a> {
         adapted: Adapted<'a>,
         MadeRows { rows, n, format, chunking }: MadeRows<'a>,
         also: [&mut [f32]; N],
-        make: &(dyn Fn(Range<usize>, &mut [f32], [&mut [f32]; N]) + Sync),
+        make: &MakeChunk<'_, N>,
     ) -> Operand<'a> {
         let made = MadeRows { rows: &mut *rows, n, format, chunking };
         acts.make(compute.kernels.matmul, &compute.threads, made, also, make);
