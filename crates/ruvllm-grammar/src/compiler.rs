@@ -60,8 +60,9 @@ impl GrammarCompiler {
     /// Compiles a grammar.
     ///
     /// # Errors
-    /// [`GrammarErrorKind::Invalid`]: it is malformed, too large, uses what is not supported (named), allows nothing, or takes too
-    /// long; [`GrammarErrorKind::QueueFull`] and [`GrammarErrorKind::Stopped`]: it cannot be compiled now.
+    /// [`Invalid`](crate::GrammarErrorKind::Invalid): it is malformed, too large, uses what is not supported (named), allows
+    /// nothing, or takes too long; [`QueueFull`](crate::GrammarErrorKind::QueueFull) and
+    /// [`Stopped`](crate::GrammarErrorKind::Stopped): it cannot be compiled now.
     pub fn compile(&self, source: &GrammarSource) -> Result<Grammar, GrammarError> {
         let factory = Arc::clone(&self.factory);
         let source = Arc::new(source.clone());
@@ -113,7 +114,7 @@ fn limits() -> ParserLimits {
 /// Takes a token on trial, so that a grammar whose steps take long shows here, where nobody else waits for it.
 ///
 /// # Errors
-/// [`GrammarErrorKind::Invalid`]: it does.
+/// [`crate::GrammarErrorKind::Invalid`]: it does.
 fn check_steps(matcher: &Matcher, first: Option<usize>) -> Result<(), GrammarError> {
     let Some(first) = first else { return Ok(()) };
     let (mut trial, start) = (matcher.deep_clone(), Instant::now());

@@ -86,7 +86,7 @@ impl Constraint {
     /// Finds out which tokens may come next.
     ///
     /// # Errors
-    /// [`GrammarErrorKind::Invalid`]: it costs more than it may.
+    /// [`crate::GrammarErrorKind::Invalid`]: it costs more than it may.
     pub fn compute_mask(&mut self) -> Result<(), GrammarError> {
         self.matcher()?;
         if self.mask.is_none() {
@@ -126,7 +126,7 @@ impl Constraint {
     /// Takes note of the next token.
     ///
     /// # Errors
-    /// [`GrammarErrorKind::Invalid`]: the token is none that may come, or looking at it costs more than it may.
+    /// [`crate::GrammarErrorKind::Invalid`]: the token is none that may come, or looking at it costs more than it may.
     pub fn accept(&mut self, id: u32) -> Result<(), GrammarError> {
         match self.try_accept(id)? {
             true => Ok(()),
@@ -181,7 +181,7 @@ impl Constraint {
     /// back; the mask is that behind the others then. To be asked after [`Constraint::compute_mask`].
     ///
     /// # Errors
-    /// [`GrammarErrorKind::Invalid`]: it was gone back as often as may be.
+    /// [`crate::GrammarErrorKind::Invalid`]: it was gone back as often as may be.
     pub fn rewind(&mut self) -> Result<usize, GrammarError> {
         let Some(watch) = &mut self.watch else { return Ok(0) };
         let is_stuck = self.forced.is_empty() && self.mask.as_ref().is_some_and(SimpleVob::is_zero);

@@ -11,7 +11,7 @@ pub struct PageLender(pub(super) Arc<Allocator>);
 
 impl PageLender {
     /// Lends pages of [`PAGE_BYTES`](crate::PAGE_BYTES) that the pool has no memory in, and returns whether it had as many:
-    /// [`BlockPool::reclaim`] makes idle ones such.
+    /// [`BlockPool::reclaim`](crate::BlockPool::reclaim) makes idle ones such.
     pub fn lend(&self, n_pages: usize) -> bool {
         self.0.lend(n_pages)
     }

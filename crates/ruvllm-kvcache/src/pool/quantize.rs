@@ -48,7 +48,7 @@ impl BlockPool {
     /// appends its blocks to `made`. The blocks it is made of keep their owners. All of their positions are written.
     ///
     /// # Errors
-    /// [`KvErrorKind::PoolFull`]; nothing was made then.
+    /// [`KvErrorKind::PoolFull`](crate::KvErrorKind::PoolFull); nothing was made then.
     ///
     /// # Panics
     /// If `from` are not as many blocks as a unit has, or one of them is of format `to` or has no owner.
@@ -92,7 +92,7 @@ impl BlockPool {
     /// have, and find what was made of it when their turn comes.
     ///
     /// # Errors
-    /// [`KvErrorKind::PoolFull`]; the sequence is as before.
+    /// [`KvErrorKind::PoolFull`](crate::KvErrorKind::PoolFull); the sequence is as before.
     ///
     /// # Panics
     /// As [`BlockPool::quantize`]; if the sequence belongs to another pool, or a position is not written.
