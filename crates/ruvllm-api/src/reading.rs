@@ -39,15 +39,15 @@ impl Reading {
     pub fn push(&mut self, text: &str) -> Vec<AnswerEvent> {
         match &mut self.thoughts {
             Some(thoughts) => {
-                let parts = thoughts.push(text);
-                self.take(parts)
+                let (thought, said) = thoughts.push(text);
+                self.take(thought, said)
             }
-            None => self.take((String::new(), text.to_owned())),
+            None => self.take(String::new(), text.to_owned()),
         }
     }
 
     /// Takes a thought and a text behind it.
-    fn take(&mut self, (thought, said): (String, String)) -> Vec<AnswerEvent> {
+    fn take(&mut self, thought: String, said: String) -> Vec<AnswerEvent> {
         let mut events = Vec::new();
         if !thought.is_empty() {
             events.push(AnswerEvent::Thought(thought));
@@ -65,8 +65,8 @@ impl Reading {
     /// Takes the last text, and returns all that was held back; the beginning of a call that was cut is no text.
     pub fn finish(&mut self, text: &str, summary: &GenerationSummary) -> Vec<AnswerEvent> {
         let mut events = self.push(text);
-        if let Some(rest) = self.thoughts.as_mut().map(ThoughtReader::finish) {
-            events.extend(self.take(rest));
+        if let Some((thought, said)) = self.thoughts.as_mut().map(ThoughtReader::finish) {
+            events.extend(self.take(thought, said));
         }
         let finish = match summary.finish_reason {
             FinishReason::Length => CallReader::finish_cut,

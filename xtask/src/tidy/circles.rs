@@ -91,7 +91,7 @@ fn check_against(files: &BTreeMap<String, String>, known: &[Known], findings: &m
         let is_there = |(name, circle): &(&str, BTreeSet<&str>)| {
             name == crate_name && circle.iter().all(|module| modules.contains(module))
         };
-        if !circles.iter().any(is_there) {
+        if graphs.contains_key(crate_name) && !circles.iter().any(is_there) {
             let modules = modules.join(", ");
             findings.push(format!(
                 "crates/{crate_name}: {modules} are no circle any more ({why}); take them off xtask/src/tidy/circles.rs"
@@ -132,7 +132,7 @@ fn test_modules(path: &str, text: &str) -> Vec<String> {
         _ => path.trim_end_matches(".rs").to_owned(),
     };
     let declared = text.match_indices("#[cfg(test)]\n").filter_map(|(at, line)| {
-        let (declaration, _) = text[at + line.len()..].split_once('\n')?;
+        let declaration = text[at + line.len()..].lines().next()?;
         declaration.trim().strip_suffix(';')?.rsplit_once("mod ").map(|(_, name)| name)
     });
     declared.map(|name| format!("{folder}/{name}")).collect()

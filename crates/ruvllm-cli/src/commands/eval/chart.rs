@@ -18,11 +18,21 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Names of the axes.
+#[derive(Clone, Copy, Debug)]
+pub struct Axes<'a> {
+    /// The axis from left to right.
+    pub x: &'a str,
+    /// The axis from bottom to top.
+    pub y: &'a str,
+}
+
 /// Writes lines over common axes.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(path: &Path, (x_name, y_name): (&str, &str), lines: &[Line]) -> Result<()> {
+pub fn write(path: &Path, axes: Axes<'_>, lines: &[Line]) -> Result<()> {
+    let Axes { x: x_name, y: y_name } = axes;
     let all = lines.iter().flat_map(|line| &line.points);
     let bounds = |of: fn(&(f64, f64)) -> f64| {
         let values = all.clone().map(of).filter(|value| value.is_finite());

@@ -37,6 +37,14 @@ pub(super) struct RolesArgs {
     output: OutputArgs,
 }
 
+/// Queries of which the classifier was sure enough to name a role.
+#[derive(Clone, Copy, Default)]
+struct Sure {
+    n: usize,
+    /// Those whose role was right.
+    n_right: usize,
+}
+
 impl RolesArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
         let mut examples = match &self.examples {
@@ -56,7 +64,7 @@ impl RolesArgs {
         let groups: Vec<u64> = examples.iter().map(|example| group_number(&example.group)).collect();
         let folds = grouped_folds(&groups, self.folds, self.seed);
         let bar = app.ui.steps_bar("learning", self.folds as u64);
-        let (mut confusion, mut pairs, mut sure) = (Confusion::new(N_ROLES), Vec::new(), (0, 0));
+        let (mut confusion, mut pairs, mut sure) = (Confusion::new(N_ROLES), Vec::new(), Sure::default());
         for fold in 0..self.folds {
             let (asked, learned): (Vec<usize>, Vec<usize>) = (0..examples.len()).partition(|&i| folds[i] == fold);
             let known: Vec<RoleExample> = learned.iter().map(|&i| examples[i].clone()).collect();
@@ -68,7 +76,8 @@ impl RolesArgs {
                 confusion.add(examples[i].role.index(), likeliest.index());
                 pairs.push((share, f32::from(likeliest == examples[i].role)));
                 if let Some(role) = verdict.role {
-                    sure = (sure.0 + usize::from(role == examples[i].role), sure.1 + 1);
+                    sure.n += 1;
+                    sure.n_right += usize::from(role == examples[i].role);
                 }
             }
             bar.inc(1);
@@ -77,7 +86,7 @@ impl RolesArgs {
         self.tell(&confusion, sure, calibration_error(&pairs))
     }
 
-    fn tell(&self, confusion: &Confusion, (n_sure_right, n_sure): (usize, usize), error: f64) -> Result<()> {
+    fn tell(&self, confusion: &Confusion, sure: Sure, error: f64) -> Result<()> {
         let (right, n) = confusion.right();
         let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
         let bounds = wilson(right, n);
@@ -87,7 +96,7 @@ impl RolesArgs {
             });
             return print_json(&json!({
                 "n": n, "folds": self.folds, "null": self.null, "accuracy": share(right, n), "wilson_95": [bounds.0, bounds.1],
-                "answered": share(n_sure, n), "accuracy_of_answered": share(n_sure_right, n_sure),
+                "answered": share(sure.n, n), "accuracy_of_answered": share(sure.n_right, sure.n),
                 "calibration_error": error, "confusion": matrix.collect::<Vec<Value>>(),
             }));
         }
@@ -96,8 +105,8 @@ impl RolesArgs {
             100.0 * share(right, n),
             100.0 * bounds.0,
             100.0 * bounds.1,
-            100.0 * share(n_sure_right, n_sure),
-            100.0 * share(n_sure, n)
+            100.0 * share(sure.n_right, sure.n),
+            100.0 * share(sure.n, n)
         ))?;
         let head =
             std::iter::once("ROLE".to_owned()).chain((1..=N_ROLES).map(|i| i.to_string())).chain(["F1".to_owned()]);

@@ -9,7 +9,7 @@ use ruvllm_router::evaluate::{
 use ruvllm_router::{Link, Logistic, Neighbours, RouterError, Rows, TrainOptions, Weighing, expected_costs};
 use serde_json::{Value, json};
 
-use crate::commands::eval::chart::{self, Line};
+use crate::commands::eval::chart::{self, Axes, Line};
 use crate::tools::app::App;
 use crate::tools::args::{OutputArgs, count, fraction};
 use crate::tools::check;
@@ -239,7 +239,7 @@ impl RoutingArgs {
         let row = |(i, (name, expected)): (usize, &(String, Answers))| self.row(&data, name, expected, i < N_LEARNERS);
         let report = tables.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
         if let Some(path) = &self.plot {
-            chart::write(path, ("mean cost", "mean quality"), &curves(&data, &tables)?)?;
+            chart::write(path, Axes { x: "mean cost", y: "mean quality" }, &curves(&data, &tables)?)?;
         }
         self.tell(&data, report)
     }

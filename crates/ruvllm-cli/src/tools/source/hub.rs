@@ -22,17 +22,23 @@ const NOT_FOUND: &str = "no such file in the repository (404)";
 /// How long the hub may take to say what the file is.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A file of a repository of the hub.
+pub struct HubFile<'a> {
+    /// Owner and name of the repository.
+    pub repo: &'a str,
+    /// Branch, tag or commit.
+    pub revision: &'a str,
+    /// Path in the repository; a folder ends with '/'.
+    pub file: &'a str,
+}
+
 /// Returns a file (repository, revision, path) from the hub's cache folder, downloading it first if it is not there,
 /// verified. Of a folder a GGUF file is made in `work`.
 ///
 /// # Errors
 /// One line: no network, no such file, or what differs from `expected`.
-pub fn fetch(
-    (repo_name, revision, file): (&str, &str, &str),
-    work: &Path,
-    expected: &Expected,
-    ui: &Ui,
-) -> Result<Fetched, String> {
+pub fn fetch(from: &HubFile<'_>, work: &Path, expected: &Expected, ui: &Ui) -> Result<Fetched, String> {
+    let HubFile { repo: repo_name, revision, file } = *from;
     if !crate::tools::env::has_hub_cache() {
         return Err("no home folder is known; set HF_HOME".to_owned());
     }

