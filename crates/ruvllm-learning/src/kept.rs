@@ -27,7 +27,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Opens the store of a model's folder; `tenant` is who asks.
+    /// Opens the store of a model's folder; `tenant` is named in errors.
     ///
     /// # Errors
     /// Another process has it, the key is not its key, or it cannot be read.
@@ -51,7 +51,7 @@ fn read_key(path: &Path) -> Result<MasterKey, EngineError> {
     })
 }
 
-/// Opens the file that only one process has, and writes into it who that is.
+/// Opens the file that only one process has, and writes that process into it.
 fn lock_file(path: &Path, tenant: &str, process: &str) -> Result<File, EngineError> {
     let open = File::options().create(true).truncate(false).write(true).open(path);
     let mut lock = open.map_err(|error| file::failed("open", path, error))?;
@@ -59,7 +59,7 @@ fn lock_file(path: &Path, tenant: &str, process: &str) -> Result<File, EngineErr
     loop {
         match lock.try_lock() {
             Ok(()) => break,
-            // Who has just ended may have a thread that is about to.
+            // A process that has just ended may have a thread that is about to.
             Err(TryLockError::WouldBlock) if start.elapsed() < ENDING => std::thread::sleep(ENDING / 50),
             Err(TryLockError::WouldBlock) => return Err(taken(path, tenant)),
             Err(TryLockError::Error(error)) => return Err(file::failed("lock", path, error)),
@@ -73,7 +73,7 @@ fn lock_file(path: &Path, tenant: &str, process: &str) -> Result<File, EngineErr
     Ok(lock)
 }
 
-/// Says who has the folder.
+/// Names the process that has the folder.
 fn taken(path: &Path, tenant: &str) -> EngineError {
     // Where a locked file cannot be read, nobody knows.
     let who = fs::read_to_string(path).unwrap_or_default();

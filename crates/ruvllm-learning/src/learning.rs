@@ -105,7 +105,7 @@ impl Shared {
         self.options.folder.as_deref()
     }
 
-    /// Returns the store, opening it if nobody has yet; `None` if nothing is kept. `tenant` is who asks.
+    /// Returns the store, opening it if nobody has yet; `None` if nothing is kept. `tenant` is named in errors.
     pub(crate) fn store(&self, tenant: &str) -> Result<Option<Arc<dyn Store>>, EngineError> {
         let Some(folder) = self.folder() else { return Ok(None) };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +147,7 @@ impl Learning {
             }
             _ => options.learn.micro = None,
         }
-        // Those who learn decode with it from the first token on.
+        // Requests that learn decode with it from the first token on.
         engine.prepare_shortlist(calibration.whitener().mean());
         // Without evaluations there is no holdout.
         let judges = options.maintenance.as_ref().is_some_and(|maintenance| maintenance.evaluate_every.is_some());
@@ -175,7 +175,7 @@ impl Learning {
         &*self.shared
     }
 
-    /// Takes the folder, so that no other process has it: who asks for a tenant later finds it free. Without this the first tenant
+    /// Takes the folder, so that no other process has it: a later call for a tenant finds it free. Without this the first tenant
     /// does.
     ///
     /// # Errors

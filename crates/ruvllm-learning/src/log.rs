@@ -350,7 +350,7 @@ impl Tenant {
         Ok(())
     }
 
-    /// Waits until everything is ingested, and puts what is known beside the log, so that it is there at once the next time.
+    /// Waits until everything is ingested, and keeps the state in addition to the log, so that it is there at once the next time.
     ///
     /// # Errors
     /// It cannot be written, or something could not be ingested since the last call.
@@ -377,7 +377,7 @@ impl Tenant {
         Ok(looked.map_or_else(TenantLog::default, TenantLog::from))
     }
 
-    /// Returns a digest of all that is known: that of one who learned the same, whatever was undone on the way.
+    /// Returns a digest of all that is known: that of any tenant that learned the same, whatever was undone on the way.
     pub fn digest(&self) -> [u8; 32] {
         *blake3::hash(&self.learned().snapshot()).as_bytes()
     }

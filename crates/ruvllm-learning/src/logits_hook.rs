@@ -1,4 +1,4 @@
-//! What a request learns: its prompt by the states that are computed anyway, its answer token by token.
+//! The logits hook of a request that learns: its prompt by the states that are computed anyway, its answer token by token.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ruvllm_sona::{Learned, Names, RequestTrace};
 
 use crate::tenant::{Observation, Task, Tenant};
 
-/// What a request learns by: its tenant, and what it asks.
+/// Learner of a request: its tenant and its task.
 #[derive(Debug)]
 pub(crate) struct RequestLearner {
     pub tenant: Arc<Tenant>,

@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         Reader { passes, shared, scope, open: None, watch, compares, sums, error: None }
     }
 
-    /// Returns the error as whoever caused it said it.
+    /// Returns the engine's own error, where it is the cause of this one.
     pub(crate) fn cause_of(&mut self, error: SonaError) -> EngineError {
         self.error.take().unwrap_or_else(|| of_sona(error))
     }

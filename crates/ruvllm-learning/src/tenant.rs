@@ -24,7 +24,7 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 /// The longest name.
 const NAME_MAX: usize = 64;
 
-/// Somebody whose requests teach a model: what they taught is for their own requests only.
+/// A tenant of a model: what its requests teach is for its own requests only.
 pub struct Tenant {
     name: String,
     /// What keeps what it knows. Held while something is ingested or taken back; requests never wait for it. It goes before what is
@@ -42,7 +42,7 @@ pub struct Tenant {
     pub(crate) is_kept: bool,
 }
 
-/// Task of a request, for those who learn from it.
+/// Task of a request, as learning sees it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Task {
     /// The question, for the names in it; without one no correction applies.
@@ -88,7 +88,7 @@ struct View {
     evaluation: Option<Evaluation>,
 }
 
-/// Something that waits to be ingested, and who waits for it.
+/// A training item that waits to be ingested, and the channel of the caller that waits for it.
 struct QueuedItem {
     item: TrainingItem,
     reply: Option<SyncSender<Result<Option<u64>, EngineError>>>,
@@ -398,7 +398,7 @@ impl Tenant {
                 Some(_) => self.show(&state),
                 None => self.view().learned = learned,
             }
-            // Who waits may be gone.
+            // The waiting caller may be gone.
             replies.into_iter().for_each(|(reply, taken)| drop(reply.send(taken)));
         }
     }
@@ -452,7 +452,7 @@ struct DrainGuard<'a>(&'a Tenant);
 impl Drop for DrainGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // What was being ingested is lost; who waits for it need not for ever.
+            // What was being ingested is lost; callers that wait for it end.
             self.0.view().is_draining = false;
         }
         self.0.is_settled.notify_all();

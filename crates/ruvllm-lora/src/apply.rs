@@ -134,7 +134,7 @@ impl PartialEq for AdapterSet {
     }
 }
 
-/// What low-rank products are computed with.
+/// Kernels and threads of low-rank products.
 #[derive(Clone, Copy, Debug)]
 pub struct LowRank<'a> {
     /// Kernels.

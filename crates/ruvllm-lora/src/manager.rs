@@ -148,7 +148,7 @@ impl AdapterManager {
         let mut state = self.lock();
         let n_bytes = state.budget.total_bytes().min(n_pages_max.saturating_mul(PAGE_BYTES));
         state.budget = MemoryBudget::new(n_bytes, &[]);
-        // Who calls it again keeps what was first.
+        // A second call keeps what was first.
         let _ = self.shared.set(memory);
     }
 
@@ -298,11 +298,11 @@ impl AdapterManager {
     }
 
     /// Returns the adapter that a tenant means by a name, ready for use; it is loaded if it is not hot. It stays what it
-    /// is for whoever has it.
+    /// is for all callers that have it.
     ///
     /// # Errors
     /// There is none of this name; it cannot be read or does not fit the model; [`LoraErrorKind::Limit`]: it is larger
-    /// than all the memory for adapters; [`LoraErrorKind::Budget`]: what is hot is in use, and there is no room beside it.
+    /// than all the memory for adapters; [`LoraErrorKind::Budget`]: what is hot is in use, and there is no room left.
     pub fn get(&self, name: &str, tenant: u64) -> Result<Arc<BoundAdapter>, LoraError> {
         let (key, path, generation, warm) = {
             let mut state = self.lock();
@@ -380,7 +380,7 @@ impl AdapterManager {
                 }
                 n_more
             };
-            // Not under the lock: whoever has the memory may ask for what is idle here meanwhile.
+            // Not under the lock: the other owner of the memory may ask for what is idle here meanwhile.
             let is_taken = shared.take(n_more);
             let mut state = self.lock();
             if is_taken {

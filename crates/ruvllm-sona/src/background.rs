@@ -114,7 +114,7 @@ pub struct BackgroundReport {
 #[derive(Clone, Debug)]
 pub struct Background {
     options: BackgroundOptions,
-    /// How MicroLoRA is merged instead, if somebody said so.
+    /// How MicroLoRA is merged instead, if a policy says so.
     said: Option<Consolidate>,
     last: Instant,
     /// Tokens and patterns when it last ran.

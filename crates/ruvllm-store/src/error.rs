@@ -17,7 +17,7 @@ pub enum StoreErrorKind {
     Key,
     /// Written by a newer program.
     Version,
-    /// Not the store's own: who visited its records ended the visit with an error, which is the source.
+    /// Not the store's own: the visitor of its records ended the visit with an error, which is the source.
     Visit,
 }
 
@@ -60,7 +60,7 @@ impl StoreError {
         self.kind
     }
 
-    /// Returns its parts, for who makes another error of it.
+    /// Returns its parts, for callers that make another error of it.
     pub fn into_parts(self) -> Parts {
         (self.kind, self.message, self.source)
     }

@@ -174,7 +174,7 @@ pub(crate) fn guarded<T>(read: impl FnOnce() -> Result<T, StoreError>) -> Result
     })
 }
 
-/// A name beside `path` that nobody else makes a store under.
+/// A name next to `path` that no other process makes a store under.
 fn part_of(path: &Path) -> Result<PathBuf, StoreError> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{:016x}.part", u64::from_le_bytes(crate::random()?)));

@@ -11,7 +11,7 @@ use crate::adapter::Adapter;
 use crate::bound::BoundAdapter;
 use crate::error::{LoraError, LoraErrorKind, shown};
 
-/// Names beside those that are known whose generations are remembered.
+/// Names whose generations are remembered in addition to those of known adapters.
 const FORGOTTEN_MAX: usize = 4096;
 
 pub(super) struct State {

@@ -1,4 +1,4 @@
-//! Several MicroLoRAs as one: blended, merged into a base behind one, or beside each other.
+//! Several MicroLoRAs as one: blended, merged into a base behind one, or side by side.
 
 use std::sync::Arc;
 

@@ -43,7 +43,7 @@ use gradient::Pair;
 pub const MICRO_RANK_MAX: usize = 4;
 /// The largest rank of what a MicroLoRA is merged into.
 pub const BASE_RANK_MAX: usize = 8;
-/// Both beside each other.
+/// The largest rank of both together.
 const ALL_RANK_MAX: usize = MICRO_RANK_MAX + BASE_RANK_MAX;
 /// The widest hidden state and the widest inside of a block.
 const N_EMBD_MAX: usize = 1 << 20;
@@ -54,7 +54,7 @@ pub trait HeadRows: Sync {
     /// Writes the row of a token: `[n_embd]`, as floats.
     fn row(&self, token: u32, out: &mut [f32]);
 
-    /// Hears which row will be asked for soon, for who can have it brought near: they lie anywhere in memory.
+    /// Hints that a row will be asked for soon, so that it can be prefetched: rows lie anywhere in memory.
     fn expect(&self, token: u32) {
         let _ = token;
     }
@@ -354,7 +354,7 @@ impl MicroLora {
         MicroLora { strength: self.strength * factor, basis: None, ..self.clone() }
     }
 
-    /// Learns from rows whose states `served` changes, this one or a sum of it and others: `errors` hears by how much all of that moves
+    /// Learns from rows whose states `served` changes, this one or a sum of it and others: `errors` gets by how much all of that moves
     /// them, within the bound, and writes the gradients of the changed states, `[n, n_embd]` both; what follows for the factors of this one
     /// is added to `gradient`, times a factor. Gradients are those of the whole change.
     ///

@@ -93,7 +93,7 @@ pub enum Item {
     Consolidated(Consolidate),
     /// An adapter of the deep loop was adopted.
     Adopted {
-        /// Digest of what the deep loop knows, which lies beside the log.
+        /// Digest of what the deep loop knows, which lies in a table of its own.
         digest: [u8; 32],
         /// Items that it was trained on, and those before it that it comes from: undoing one undoes it.
         sources: Vec<u64>,

@@ -10,7 +10,7 @@
 //! what it once taught, but as its tokens, which the model reads again ([`Reading`]), against what is known without the item.
 //! [`History::rollback`] goes back to a generation.
 //!
-//! [`History::keep`] puts the state beside the log, so that opening it again reads only what came since.
+//! [`History::keep`] stores the state in addition to the log, so that opening it again reads only what came since.
 //!
 //! Limits let old items and generations go ([`HistoryLimits`]); then what was let go is part of what is known for good, and undoing it
 //! is refused. [`forget`] removes all of a tenant.
@@ -174,7 +174,7 @@ impl History {
         &self.state.learned
     }
 
-    /// Returns what is known now, for those who read it while it changes: to them it stays what it is.
+    /// Returns what is known now, for readers while it changes: to them it stays what it is.
     pub fn known(&self) -> Arc<Learned> {
         Arc::clone(&self.state.learned)
     }

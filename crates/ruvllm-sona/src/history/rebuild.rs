@@ -1,4 +1,4 @@
-//! Items played again: the state that they make, whoever ran beside whom.
+//! Items played again: the state that they make, whichever requests ran at the same time.
 //!
 //! ```text
 //! version k:   the state behind item k                      a request's trace says which versions it read, and from which token on

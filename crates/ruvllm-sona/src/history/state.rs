@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"ruvstat1";
 /// All that is known.
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    /// Shared with those who read it; what changes it has a copy of its own.
+    /// Shared with readers; a change works on a copy of its own.
     pub(super) learned: Arc<Learned>,
     /// Digest of what the deep loop knows, if an adapter of it was adopted.
     pub(super) adopted: Option<[u8; 32]>,

@@ -32,7 +32,7 @@ pub struct MicroOptions {
     pub rate: f32,
     /// Tokens a step is made of.
     pub n_tokens: usize,
-    /// Likeliest tokens whose rows of the head a gradient reads, beside some that stand for the others.
+    /// Likeliest tokens whose rows of the head a gradient reads, in addition to some that stand for the others.
     pub n_likeliest: usize,
     /// Whether it sees hidden states less their mean on calibration text.
     pub is_centred: bool,
