@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use ruvllm_engine::{CancelToken, Engine};
-use ruvllm_learning::{Learning, LearningOptions, Tenant, Verdict, check_tenant};
+use ruvllm_learning::{Correctness, Learning, LearningOptions, Question, Tenant, check_tenant};
 use serde_json::{Value, json};
 
 use crate::tools::app::App;
@@ -105,9 +105,10 @@ pub fn open_model(app: &App, engine: &mut Engine, options: LearningOptions) -> R
 ///
 /// # Errors
 /// The engine's.
-pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, verdict: Verdict) -> Result<()> {
+pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, verdict: Correctness) -> Result<()> {
     let (prompt, answer) = (engine.encode_prompt(question, false)?, engine.text()?.encode_answer(answer)?);
-    ruvllm_learning::tell(engine, tenant, (&prompt, question), &answer, verdict)?;
+    let question = Question { prompt: &prompt, text: Some(question) };
+    ruvllm_learning::add_correction(engine, tenant, question, &answer, verdict)?;
     Ok(())
 }
 
@@ -120,7 +121,7 @@ pub fn stats_json(tenant: &Tenant) -> Value {
         "entries": stats.n_entries,
         "entry_bytes": stats.n_bytes,
         "evicted": stats.n_evicted,
-        "corrections": stats.n_episodes,
+        "corrections": stats.n_corrections,
         "micro_steps": stats.n_micro_steps,
     })
 }

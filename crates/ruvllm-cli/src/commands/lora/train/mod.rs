@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use ruvllm_engine::{AdapterSet, CancelToken, Engine, FactorFormat, GenerateRequest, LoadOptions, SamplingParams};
 use ruvllm_kvcache::NamespaceBuilder;
 use ruvllm_lora::format::peft;
-use ruvllm_lora::train::{self, Dataset, Example, Prompt, Split, TrainRecord, Trainer};
+use ruvllm_lora::train::{self, Dataset, Example, Prompt, Split, SplitShares, TrainRecord, Trainer};
 use serde_json::{Value, json};
 
 use crate::commands::lora::cannot_write;
