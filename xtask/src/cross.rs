@@ -36,7 +36,7 @@ pub(crate) struct Args {
     filter: Option<String>,
 }
 
-/// Builds the kernels for aarch64 and runs their tests under qemu, adding what they report to `totals`.
+/// Builds the kernels and their threads for aarch64 and runs their tests under qemu, adding what they report to `totals`.
 ///
 /// # Errors
 /// A tool is missing and cannot be installed, the kernels do not build, or a test fails.
@@ -46,7 +46,16 @@ pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     check_version(&version)?;
     println!("{}", version.trim());
     let mut command = Command::new("/usr/bin/cargo");
-    command.args(["test", "--locked", "-Zbuild-std", "--package", "ruvllm-kernels", "--lib"]);
+    command.args([
+        "test",
+        "--locked",
+        "-Zbuild-std",
+        "--package",
+        "ruvllm-threads",
+        "--package",
+        "ruvllm-kernels",
+        "--lib",
+    ]);
     command.args(["--target", TARGET, "--profile", PROFILE]);
     command.args(&args.filter);
     let (found, result) = shell::test(with_env(&mut command));

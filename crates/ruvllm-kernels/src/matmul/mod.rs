@@ -270,7 +270,7 @@ impl<'a> Plan<'a> {
     fn stream(&self, claim: &Range<usize>, worker: usize, next: Option<usize>) -> Stream<'static> {
         let own = self.share(worker);
         let end = if own.contains(&claim.start) { own.end } else { claim.end };
-        next.map_or(Stream::straight(), |next| Stream::straight().until(self.address(end), next))
+        next.map_or(Stream::straight(), |next| Stream::until(self.address(end), next))
     }
 }
 

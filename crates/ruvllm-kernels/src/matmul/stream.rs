@@ -43,9 +43,9 @@ impl<'a> Stream<'a> {
         Stream { end: usize::MAX, next: 0, plan: None }
     }
 
-    /// Sets the end of the share and the address where the next one begins.
-    pub(super) fn until(self, end: usize, next: usize) -> Stream<'a> {
-        Stream { end, next, ..self }
+    /// Makes a stream of a share that ends at `end`, with the address where the next one begins.
+    pub(super) fn until(end: usize, next: usize) -> Stream<'a> {
+        Stream { end, next, plan: None }
     }
 
     /// Sets the plan of what else is prefetched.
