@@ -150,8 +150,9 @@ impl Engine {
     /// No tokenizer, or no token that ends an answer.
     pub fn grammar_compiler(&self) -> Result<&Arc<GrammarCompiler>, EngineError> {
         if self.grammars.get().is_none() {
-            let compiler = GrammarCompiler::new(self.runner.tokenizer()?, self.info().n_vocab)?;
-            let compiler = compiler.with_masks_ahead(self.info().device.n_threads);
+            let n_threads = self.info().device.n_threads;
+            let compiler = GrammarCompiler::new(self.runner.tokenizer()?, self.info().n_vocab);
+            let compiler = compiler.map(|compiler| compiler.with_masks_ahead(n_threads))?;
             // Another thread may have been as fast.
             let _ = self.grammars.set(Arc::new(compiler));
         }

@@ -266,8 +266,8 @@ impl Service {
     pub fn grammar_compiler(&self) -> Result<&GrammarCompiler, EngineError> {
         let Shared { grammars, text, info, .. } = &*self.shared;
         if grammars.get().is_none() {
-            let compiler =
-                GrammarCompiler::new(text.tokenizer(), info.n_vocab)?.with_masks_ahead(info.device.n_threads);
+            let compiler = GrammarCompiler::new(text.tokenizer(), info.n_vocab);
+            let compiler = compiler.map(|compiler| compiler.with_masks_ahead(info.device.n_threads))?;
             // Another thread may have been as fast.
             let _ = grammars.set(compiler);
         }
