@@ -24,15 +24,15 @@ pub struct ToolCall {
 
 /// Reads one answer as it comes.
 #[derive(Debug)]
-pub struct Reading {
+pub struct AnswerReader {
     thoughts: Option<ThoughtReader>,
     calls: Option<CallReader>,
 }
 
-impl Reading {
+impl AnswerReader {
     /// Makes a reader for an answer of these tools and thoughts.
-    pub fn new(tool_use: Option<&ToolUse>, thinking: Option<Thinking>) -> Reading {
-        Reading { thoughts: thinking.as_ref().map(Thinking::reader), calls: tool_use.map(ToolUse::reader) }
+    pub fn new(tool_use: Option<&ToolUse>, thinking: Option<Thinking>) -> AnswerReader {
+        AnswerReader { thoughts: thinking.as_ref().map(Thinking::reader), calls: tool_use.map(ToolUse::reader) }
     }
 
     /// Takes more text, and returns what is certain now.
@@ -103,7 +103,7 @@ pub struct Whole {
 
 impl Whole {
     /// Reads the answer of a summary.
-    pub fn read(mut reading: Reading, summary: &GenerationSummary) -> Whole {
+    pub fn read(mut reading: AnswerReader, summary: &GenerationSummary) -> Whole {
         let mut whole = Whole::default();
         for event in reading.finish(&summary.text, summary) {
             match event {

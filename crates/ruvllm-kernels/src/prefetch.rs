@@ -5,7 +5,7 @@ mod plan;
 pub(crate) use plan::PlanCursor;
 pub use plan::PrefetchPlan;
 
-use ruvllm_threads::prefetch::Level;
+use ruvllm_threads::prefetch::CacheLevel;
 
 #[cfg(target_arch = "x86_64")]
 use crate::cpu;
@@ -14,7 +14,7 @@ use crate::cpu;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Streaming {
     /// The level of cache that memory is prefetched into.
-    pub(crate) level: Level,
+    pub(crate) level: CacheLevel,
     /// Whether one stream arrives faster than two at a time.
     pub(crate) is_single: bool,
 }
@@ -31,12 +31,12 @@ impl Streaming {
         #[cfg(target_arch = "x86_64")]
         {
             match cpu::amd_family() {
-                Some(..cpu::ZEN_5) => Streaming { level: Level::L2, is_single: true },
-                Some(_) => Streaming { level: Level::L1, is_single: true },
-                None => Streaming { level: Level::L1, is_single: false },
+                Some(..cpu::ZEN_5) => Streaming { level: CacheLevel::L2, is_single: true },
+                Some(_) => Streaming { level: CacheLevel::L1, is_single: true },
+                None => Streaming { level: CacheLevel::L1, is_single: false },
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        Streaming { level: Level::L1, is_single: false }
+        Streaming { level: CacheLevel::L1, is_single: false }
     }
 }

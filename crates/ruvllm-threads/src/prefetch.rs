@@ -3,16 +3,16 @@
 /// Bytes of a cache line, the unit of a prefetch.
 pub const LINE_BYTES: usize = 64;
 
-/// Level of cache that memory is prefetched into.
+/// CacheLevel of cache that memory is prefetched into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum CacheLevel {
     /// The first-level cache.
     L1,
     /// The second-level cache.
     L2,
 }
 
-impl Level {
+impl CacheLevel {
     /// Prefetches the cache line at `from`.
     #[inline(always)]
     pub fn prefetch<T>(self, from: *const T) {
@@ -21,8 +21,8 @@ impl Level {
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
             match self {
-                Level::L1 => _mm_prefetch::<_MM_HINT_T0>(from.cast()),
-                Level::L2 => _mm_prefetch::<_MM_HINT_T1>(from.cast()),
+                CacheLevel::L1 => _mm_prefetch::<_MM_HINT_T0>(from.cast()),
+                CacheLevel::L2 => _mm_prefetch::<_MM_HINT_T1>(from.cast()),
             }
         }
         #[cfg(target_arch = "aarch64")]
@@ -30,10 +30,10 @@ impl Level {
         unsafe {
             use std::arch::asm;
             match self {
-                Level::L1 => {
+                CacheLevel::L1 => {
                     asm!("prfm pldl1keep, [{from}]", from = in(reg) from, options(nostack, readonly, preserves_flags));
                 }
-                Level::L2 => {
+                CacheLevel::L2 => {
                     asm!("prfm pldl2keep, [{from}]", from = in(reg) from, options(nostack, readonly, preserves_flags));
                 }
             }
@@ -65,5 +65,5 @@ pub fn for_writing<T>(at: *const T) {
 /// Prefetches some memory into L1: a few KiB at most, last read long ago or written by another core.
 pub fn prefetch<T>(memory: &[T]) {
     let start = memory.as_ptr().cast::<u8>();
-    (0..size_of_val(memory)).step_by(LINE_BYTES).for_each(|at| Level::L1.prefetch(start.wrapping_add(at)));
+    (0..size_of_val(memory)).step_by(LINE_BYTES).for_each(|at| CacheLevel::L1.prefetch(start.wrapping_add(at)));
 }

@@ -27,8 +27,13 @@ const KNOWN: [Known; 10] = [
         why: "a tuner starts from the scheduler's options and chooses its steps",
     },
     Known {
+        crate_name: "ruvllm-grammar",
+        modules: &["nested", "size", "source"],
+        why: "a form may hold forms, so its size and its nesting are counted by its own source",
+    },
+    Known {
         crate_name: "ruvllm-learning",
-        modules: &["kept", "learning", "log", "logits_hook", "reading", "tenant", "upkeep"],
+        modules: &["kept", "learning", "log", "logits_hook", "maintenance", "reading", "tenant"],
         why: "a tenant, its log and its maintenance are one state behind one lock, in a file for each subject",
     },
     Known {
@@ -60,11 +65,6 @@ const KNOWN: [Known; 10] = [
         crate_name: "ruvllm-store",
         modules: &["embedded", "file"],
         why: "the store is in a file, which is opened within the store's limits",
-    },
-    Known {
-        crate_name: "ruvllm-text",
-        modules: &["text", "tools"],
-        why: "a model's text knows its form of calls, and calls are written as that text's template says",
     },
 ];
 

@@ -83,7 +83,7 @@ pub use store::store;
 
 use crate::isa::{self, Dispatch, Isa};
 use quantize::{DequantizeArgs, QuantizeArgs};
-use ruvllm_threads::prefetch::Level;
+use ruvllm_threads::prefetch::CacheLevel;
 use std::ops::Range;
 
 /// Positions in a span: the unit of the softmax, see the [module's definition](self#definition).
@@ -222,7 +222,7 @@ struct NextParts<'a> {
     parts: &'a [Part<'a>],
     /// Where the head's begin in each.
     at: usize,
-    level: Level,
+    level: CacheLevel,
 }
 
 impl NextParts<'_> {

@@ -9,7 +9,7 @@ use super::{INT_TYPES, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use ruvllm_threads::SharedSlice;
-use ruvllm_threads::prefetch::{LINE_BYTES, Level};
+use ruvllm_threads::prefetch::{CacheLevel, LINE_BYTES};
 use std::ops::Range;
 
 /// Bytes of rows after which the packing's owner hears that they are done.
@@ -124,7 +124,7 @@ impl<'a> Source<'a> {
     /// Repacks the rows of a panel into zeros.
     fn pack<F: Format>(&self, panel: usize, to: &mut [u8]) {
         // Sixteen rows beside each other are too many streams for a core to read ahead by itself.
-        self.rows(panel + 1).iter().step_by(LINE_BYTES).for_each(|line| Level::L2.prefetch(line));
+        self.rows(panel + 1).iter().step_by(LINE_BYTES).for_each(|line| CacheLevel::L2.prefetch(line));
         pack_panel::<F>(self.rows(panel), self.row_bytes, self.n_blocks, to);
     }
 

@@ -8,15 +8,15 @@ use crate::prefetch::PlanCursor;
 use crate::prefetch::Streaming;
 use ruvllm_threads::NextShares;
 #[cfg(target_arch = "x86_64")]
-use ruvllm_threads::prefetch::{LINE_BYTES, Level};
+use ruvllm_threads::prefetch::{CacheLevel, LINE_BYTES};
 
 /// Bytes from the weights in use to those prefetched from memory: about a memory latency of work, and what other streams
 /// leave of the level of cache.
 #[cfg(target_arch = "x86_64")]
-const fn memory_distance(level: Level) -> usize {
+const fn memory_distance(level: CacheLevel) -> usize {
     match level {
-        Level::L1 => 16 * 1024,
-        Level::L2 => 24 * 1024,
+        CacheLevel::L1 => 16 * 1024,
+        CacheLevel::L2 => 24 * 1024,
     }
 }
 
@@ -59,7 +59,7 @@ impl<'a> Stream<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Prefetcher<'a> {
     stream: Stream<'a>,
-    level: Level,
+    level: CacheLevel,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -77,14 +77,14 @@ impl<'a> Prefetcher<'a> {
         let at = (panel as usize).wrapping_add(b * block_bytes);
         let far = at.wrapping_add(memory_distance(self.level));
         let far = if far < end { far } else { far.wrapping_sub(end).wrapping_add(next) };
-        let prefetch = |level: Level, at: usize| {
+        let prefetch = |level: CacheLevel, at: usize| {
             for line in 0..block_bytes.div_ceil(LINE_BYTES) {
                 level.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
             }
         };
         prefetch(self.level, far);
-        if self.level == Level::L2 {
-            prefetch(Level::L1, at.wrapping_add(L2_DISTANCE));
+        if self.level == CacheLevel::L2 {
+            prefetch(CacheLevel::L1, at.wrapping_add(L2_DISTANCE));
         }
         if let Some(plan) = plan {
             plan.step();

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use ruvllm_threads::prefetch::{LINE_BYTES, Level};
+use ruvllm_threads::prefetch::{CacheLevel, LINE_BYTES};
 
 /// Ranges of a plan at most: more rows with different adapters keep the cores busy anyway.
 const RANGES_MAX: usize = 64;
@@ -93,7 +93,7 @@ impl PlanCursor<'_> {
     pub(crate) fn step(&self) {
         let (at, n) = self.advance();
         for line in 0..n {
-            Level::L2.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
+            CacheLevel::L2.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
         }
     }
 

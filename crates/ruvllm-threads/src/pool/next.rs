@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::prefetch::{LINE_BYTES, Level};
+use crate::prefetch::{CacheLevel, LINE_BYTES};
 
 /// Addresses that each worker reads after the next region: its share of the next product's weights.
 ///
@@ -75,7 +75,7 @@ impl NextShare {
         }
         let step = next..next.saturating_add(STEP_BYTES);
         cursor.next.set(step.end);
-        step.step_by(LINE_BYTES).for_each(|line| Level::L2.prefetch(line as *const u8));
+        step.step_by(LINE_BYTES).for_each(|line| CacheLevel::L2.prefetch(line as *const u8));
         true
     }
 }

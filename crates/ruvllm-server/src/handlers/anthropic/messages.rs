@@ -9,7 +9,7 @@ use ruvllm_api::fields::{Field, Kind, optional, required, unheeded};
 use ruvllm_api::generation::{MODEL, PARSE_SPECIAL, STREAM};
 use ruvllm_api::learning::PATTERNS;
 use ruvllm_api::messages::{CACHE, Encoding, encode, joined};
-use ruvllm_api::reading::{AnswerEvent, Reading, ToolCall, Whole};
+use ruvllm_api::reading::{AnswerEvent, AnswerReader, ToolCall, Whole};
 use ruvllm_api::sampling::TOP_K;
 use ruvllm_api::thinking;
 use ruvllm_api::tools::{self, call_id};
@@ -155,7 +155,7 @@ pub(super) fn answer(mut call: Call) -> HandlerFuture {
         let prompt = prompt(&call, input, begun).await?;
         let n_prompt = prompt.len();
         thinking::begin(&call.body, call.text(), &mut asked.request, &prompt);
-        let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
+        let reading = AnswerReader::new(tool_use.as_ref(), asked.request.thinking);
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
             true => Ok(stream::respond(&stream::PINGED, |events| write(call, n_prompt, reading, choices, events))),
@@ -283,7 +283,7 @@ fn head(call: &Call) -> Value {
 }
 
 /// Returns the answer in one piece.
-fn whole(call: &Call, reading: Reading, summary: &GenerationSummary) -> Value {
+fn whole(call: &Call, reading: AnswerReader, summary: &GenerationSummary) -> Value {
     let Whole { thought, said, calls } = Whole::read(reading, summary);
     let text = |text: &str| json!({ "type": "text", "text": text });
     let mut content = Vec::new();
@@ -399,7 +399,7 @@ impl Blocks<'_> {
 async fn write(
     call: Call,
     n_prompt: usize,
-    mut reading: Reading,
+    mut reading: AnswerReader,
     mut choices: Choices,
     events: Arc<Events>,
 ) -> Result<(), Disconnected> {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use ruvllm_api::error::{ApiError, Shape};
-use ruvllm_api::reading::{AnswerEvent, Reading, ToolCall};
+use ruvllm_api::reading::{AnswerEvent, AnswerReader, ToolCall};
 use ruvllm_api::tools::call_id;
 use ruvllm_api::{logprobs, thinking};
 use ruvllm_engine::template::strftime;
@@ -54,7 +54,7 @@ pub(super) async fn respond(
     form: Form,
 ) -> Result<Response<Body>, ApiError> {
     thinking::begin(&call.body, call.text(), &mut asked.request, &prompt);
-    let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
+    let reading = AnswerReader::new(tool_use.as_ref(), asked.request.thinking);
     let reader = Reader { reading, open: None, n_calls: 0 };
     let choices = Choices::start(&call, asked.requests(&[prompt]))?;
     match asked.is_stream {
@@ -90,7 +90,7 @@ impl Said {
 
 /// Reads an answer as it comes.
 struct Reader {
-    reading: Reading,
+    reading: AnswerReader,
     /// A call that is being written.
     open: Option<ToolCall>,
     n_calls: usize,

@@ -9,7 +9,7 @@ use ruvllm_api::fields::{Field, Kind, optional, required, unheeded};
 use ruvllm_api::generation::N_TOKENS;
 use ruvllm_api::learning::PATTERNS;
 use ruvllm_api::progress::with_progress;
-use ruvllm_api::reading::{AnswerEvent, Reading, ToolCall, Whole};
+use ruvllm_api::reading::{AnswerEvent, AnswerReader, ToolCall, Whole};
 use ruvllm_api::response_format::RESPONSE_FORMAT;
 use ruvllm_api::thinking::{self, EFFORTS};
 use ruvllm_api::timings::{Clocks, TIMINGS_PER_TOKEN, timed, timings};
@@ -97,7 +97,7 @@ fn whole(
     let (mut usage, mut choices) = (Usage::default(), Vec::new());
     for (i, summary) in summaries.iter().enumerate() {
         usage.add(summary, i % asked.n_choices == 0);
-        let Whole { thought, said, calls } = Whole::read(Reading::new(tool_use, asked.request.thinking), summary);
+        let Whole { thought, said, calls } = Whole::read(AnswerReader::new(tool_use, asked.request.thinking), summary);
         let mut message = json!({ "role": "assistant", "content": said, "refusal": null });
         if said.is_empty() && tool_use.is_some() {
             message["content"] = Value::Null;
@@ -182,8 +182,8 @@ async fn write(
         let begin = json!({ "role": "assistant", "content": content, "refusal": null });
         events.send(&choice(i, begin, Value::Null, None)).await?;
     }
-    let mut readings: Vec<Reading> =
-        (0..asked.n_choices).map(|_| Reading::new(tool_use.as_ref(), asked.request.thinking)).collect();
+    let mut readings: Vec<AnswerReader> =
+        (0..asked.n_choices).map(|_| AnswerReader::new(tool_use.as_ref(), asked.request.thinking)).collect();
     let (mut usage, mut clocks, mut times) = (Usage::default(), Clocks::new(&call.body, asked.n_choices), Value::Null);
     loop {
         match choices.next().await {

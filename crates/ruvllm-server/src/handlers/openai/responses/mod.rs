@@ -8,7 +8,7 @@ use ruvllm_api::fields::{Field, Kind, joined as joined_tables, optional, require
 use ruvllm_api::generation::{MODEL, PARSE_SPECIAL, PRIORITY, STREAM, TIMEOUT, TRUNCATION, USER};
 use ruvllm_api::learning::PATTERNS;
 use ruvllm_api::messages::{Encoding, PARSED, PARSED_ARGUMENTS, encode, joined};
-use ruvllm_api::reading::{Reading, ToolCall, Whole};
+use ruvllm_api::reading::{AnswerReader, ToolCall, Whole};
 use ruvllm_api::response_format::TEXT_FORMAT;
 use ruvllm_api::thinking;
 use ruvllm_api::timings::TIMINGS_PER_TOKEN;
@@ -201,7 +201,7 @@ pub(super) fn answer(mut call: Call) -> HandlerFuture {
             })),
             false => {
                 let summary = &choices.collect().await?[0];
-                let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
+                let reading = AnswerReader::new(tool_use.as_ref(), asked.request.thinking);
                 let Whole { thought, said, calls } = Whole::read(reading, summary);
                 let status = status(summary);
                 let mut output = Vec::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruvllm_api::error::ApiError;
 use ruvllm_api::progress::with_progress;
-use ruvllm_api::reading::{AnswerEvent, Reading, ToolCall};
+use ruvllm_api::reading::{AnswerEvent, AnswerReader, ToolCall};
 use ruvllm_api::thinking;
 use ruvllm_api::timings::{Clocks, timed, timings};
 use ruvllm_api::tools::call_id;
@@ -203,7 +203,7 @@ pub(super) async fn write(
     for name in ["response.created", "response.in_progress"] {
         out.send(name, json!({ "response": object(&call, &asked, None) })).await?;
     }
-    let mut reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
+    let mut reading = AnswerReader::new(tool_use.as_ref(), asked.request.thinking);
     let (called, times) = (ToolCall::default(), Value::Null);
     let mut items = Items { call: &call, out, done: Vec::new(), text: None, called, n_calls: 0, times };
     let mut clocks = Clocks::new(&call.body, 1);
