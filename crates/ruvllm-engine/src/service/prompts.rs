@@ -48,6 +48,14 @@ impl Service {
         })
     }
 
+    /// Forgets the prompts and answers of a tenant that drafts are made of, before its next request is admitted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Stopped`](crate::ErrorKind::Stopped) if the service has ended.
+    pub fn forget_history(&self, tenant: u64) -> Result<(), EngineError> {
+        self.run(Box::new(move |runner| runner.forget_history(tenant)))
+    }
+
     /// Returns what work on the owner's thread gives.
     fn within<T: Send + 'static>(
         &self,

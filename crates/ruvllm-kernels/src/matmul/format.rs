@@ -1,6 +1,6 @@
 //! The formats of the integer path: what the kernels must know of each, and its panel layout.
 
-use crate::block::{BlockIQ4_XS, BlockQ3_K, GgmlType, IQ4_VALUES, MXFP4_VALUES};
+use crate::block::{BlockIQ4_XS, BlockQ3_K, GgmlType, IQ4_VALUES, MXFP4_VALUES, scale_min_k4};
 use std::ops::Range;
 
 /// Rows of a panel.
@@ -29,9 +29,9 @@ pub(super) trait Format: 'static {
     /// Values by quant; `None` where a quant is its own.
     const CODES: Option<&'static [i8; 16]> = None;
     /// `log2` of what is subtracted from the unsigned quant; `None` subtracts nothing.
-    const OFFSET_LOG2: Option<u32>;
+    const OFFSET_LOG2: Option<u32> = None;
     /// Whether a minimum is added.
-    const MIN: bool;
+    const MIN: bool = false;
     /// Scales of the parts of a file block.
     const SUB_SCALES: SubScales = SubScales::None;
     /// Whether a block's scale is the exponent of a power of two (E8M0) instead of an f16.
@@ -110,8 +110,14 @@ pub(super) trait Format: 'static {
     /// row's four bytes of vector `v`; words from `VECTORS` on are zero.
     fn words(block: &[u8], sub: usize) -> [u32; 8];
 
-    /// Writes the scales of a file block to lane `row` of a scale record.
-    fn scales(block: &[u8], record: &mut [u8], row: usize);
+    /// Writes the scales of a file block to lane `row` of a scale record. Unless a format says otherwise, its blocks begin with
+    /// the scale and the minimum.
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[0..2]);
+        if Self::MIN {
+            put_f16(record, 1, row, &block[2..4]);
+        }
+    }
 }
 
 /// How a format keeps the scales of the parts of a file block.
@@ -168,32 +174,21 @@ impl Format for Q40 {
     const TY: GgmlType = GgmlType::Q4_0;
     const BITS: u32 = 4;
     const OFFSET_LOG2: Option<u32> = Some(3);
-    const MIN: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
         nibbles(part(block, 2))
-    }
-
-    fn scales(block: &[u8], record: &mut [u8], row: usize) {
-        put_f16(record, 0, row, &block[0..2]);
     }
 }
 
 impl Format for Q41 {
     const TY: GgmlType = GgmlType::Q4_1;
     const BITS: u32 = 4;
-    const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
         nibbles(part(block, 4))
-    }
-
-    fn scales(block: &[u8], record: &mut [u8], row: usize) {
-        put_f16(record, 0, row, &block[0..2]);
-        put_f16(record, 1, row, &block[2..4]);
     }
 }
 
@@ -201,7 +196,6 @@ impl Format for Q50 {
     const TY: GgmlType = GgmlType::Q5_0;
     const BITS: u32 = 5;
     const OFFSET_LOG2: Option<u32> = Some(4);
-    const MIN: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
@@ -209,16 +203,11 @@ impl Format for Q50 {
         words[4] = fifth_bits(u32::from_le_bytes(*part(block, 2)));
         words
     }
-
-    fn scales(block: &[u8], record: &mut [u8], row: usize) {
-        put_f16(record, 0, row, &block[0..2]);
-    }
 }
 
 impl Format for Q51 {
     const TY: GgmlType = GgmlType::Q5_1;
     const BITS: u32 = 5;
-    const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
 
     #[inline(always)]
@@ -227,34 +216,23 @@ impl Format for Q51 {
         words[4] = fifth_bits(u32::from_le_bytes(*part(block, 4)));
         words
     }
-
-    fn scales(block: &[u8], record: &mut [u8], row: usize) {
-        put_f16(record, 0, row, &block[0..2]);
-        put_f16(record, 1, row, &block[2..4]);
-    }
 }
 
 impl Format for Q80 {
     const TY: GgmlType = GgmlType::Q8_0;
     const BITS: u32 = 8;
     const OFFSET_LOG2: Option<u32> = Some(7);
-    const MIN: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
         let quants = part::<32>(block, 2);
         std::array::from_fn(|j| word(quants, 4 * j) ^ 0x8080_8080)
     }
-
-    fn scales(block: &[u8], record: &mut [u8], row: usize) {
-        put_f16(record, 0, row, &block[0..2]);
-    }
 }
 
 impl Format for Q4K {
     const TY: GgmlType = GgmlType::Q4_K;
     const BITS: u32 = 4;
-    const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
     const SUB_SCALES: SubScales = SubScales::Unsigned;
 
@@ -271,17 +249,13 @@ impl Format for Q4K {
 impl Format for Q5K {
     const TY: GgmlType = GgmlType::Q5_K;
     const BITS: u32 = 5;
-    const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
     const SUB_SCALES: SubScales = SubScales::Unsigned;
 
     #[inline(always)]
     fn words(block: &[u8], sub: usize) -> [u32; 8] {
-        let qh = part::<32>(block, 16);
         let mut words = k_nibbles(part(block, 48 + 32 * (sub / 2)), sub % 2);
-        for j in 0..8 {
-            words[4] |= ((word(qh, 4 * j) >> sub) & 0x0101_0101) << j;
-        }
+        words[4] = bits(part(block, 16), sub);
         words
     }
 
@@ -294,7 +268,6 @@ impl Format for Q6K {
     const TY: GgmlType = GgmlType::Q6_K;
     const BITS: u32 = 6;
     const OFFSET_LOG2: Option<u32> = Some(5);
-    const MIN: bool = false;
     const SUB_SCALES: SubScales = SubScales::Signed;
     const HALVES: bool = true;
 
@@ -303,25 +276,19 @@ impl Format for Q6K {
         // Each half of 128 values: low nibbles of 64 bytes, then their high nibbles; two bits each of 32 bytes.
         let (half, s) = (sub / 4, sub % 4);
         let mut words = k_nibbles(part(block, 64 * half + 32 * (s % 2)), s / 2);
-        let qh = part::<32>(block, 128 + 32 * half);
-        for j in 0..8 {
-            words[4 + j / 4] |= ((word(qh, 4 * j) >> (2 * s)) & 0x0303_0303) << (2 * (j % 4));
-        }
+        words[4..6].copy_from_slice(&pairs_of_bits(part(block, 128 + 32 * half), s)[..2]);
         words
     }
 
     fn scales(block: &[u8], record: &mut [u8], row: usize) {
         put_f16(record, 0, row, &block[208..210]);
-        for (sub, scale) in block[192..208].iter().enumerate() {
-            record[Self::SCALE_HEAD + 16 * sub + row] = *scale;
-        }
+        put_sub_scales(&mut record[Self::SCALE_HEAD..], row, block[192..208].iter().copied());
     }
 }
 
 impl Format for Q2K {
     const TY: GgmlType = GgmlType::Q2_K;
     const BITS: u32 = 2;
-    const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
     const SUB_SCALES: SubScales = SubScales::Nibbles;
     const HALVES: bool = true;
@@ -334,9 +301,7 @@ impl Format for Q2K {
     fn scales(block: &[u8], record: &mut [u8], row: usize) {
         put_f16(record, 0, row, &block[80..82]);
         put_f16(record, 1, row, &[block[82], block[83] ^ 0x80]);
-        for (sub, scale) in block[..16].iter().enumerate() {
-            record[Self::SCALE_HEAD + 16 * sub + row] = *scale;
-        }
+        put_sub_scales(&mut record[Self::SCALE_HEAD..], row, block[..16].iter().copied());
     }
 }
 
@@ -344,26 +309,20 @@ impl Format for Q3K {
     const TY: GgmlType = GgmlType::Q3_K;
     const BITS: u32 = 3;
     const OFFSET_LOG2: Option<u32> = Some(2);
-    const MIN: bool = false;
     const SUB_SCALES: SubScales = SubScales::Signed;
     const HALVES: bool = true;
 
     #[inline(always)]
     fn words(block: &[u8], sub: usize) -> [u32; 8] {
         let mut words = pairs_of_bits(part(block, 32 + 32 * (sub / 4)), sub % 4);
-        let high = part::<32>(block, 0);
-        for j in 0..8 {
-            words[2] |= ((word(high, 4 * j) >> sub) & 0x0101_0101) << j;
-        }
+        words[2] = bits(part(block, 0), sub);
         words
     }
 
     fn scales(block: &[u8], record: &mut [u8], row: usize) {
         let block: &BlockQ3_K = bytemuck::from_bytes(block);
         put_f16(record, 0, row, &block.d.0);
-        for (sub, scale) in block.scales().into_iter().enumerate() {
-            record[Self::SCALE_HEAD + 16 * sub + row] = scale as u8;
-        }
+        put_sub_scales(&mut record[Self::SCALE_HEAD..], row, block.scales().into_iter().map(|scale| scale as u8));
     }
 }
 
@@ -372,15 +331,10 @@ impl Format for Iq4Nl {
     const BITS: u32 = 4;
     const CODES: Option<&'static [i8; 16]> = Some(&IQ4_VALUES);
     const OFFSET_LOG2: Option<u32> = Some(7);
-    const MIN: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
         nibbles(part(block, 2))
-    }
-
-    fn scales(block: &[u8], record: &mut [u8], row: usize) {
-        put_f16(record, 0, row, &block[0..2]);
     }
 }
 
@@ -389,7 +343,6 @@ impl Format for Iq4Xs {
     const BITS: u32 = 4;
     const CODES: Option<&'static [i8; 16]> = Some(&IQ4_VALUES);
     const OFFSET_LOG2: Option<u32> = Some(7);
-    const MIN: bool = false;
     const SUB_SCALES: SubScales = SubScales::Signed;
 
     #[inline(always)]
@@ -400,9 +353,7 @@ impl Format for Iq4Xs {
     fn scales(block: &[u8], record: &mut [u8], row: usize) {
         let block: &BlockIQ4_XS = bytemuck::from_bytes(block);
         put_f16(record, 0, row, &block.d.0);
-        for (sub, scale) in block.scales().into_iter().enumerate() {
-            record[Self::SCALE_HEAD + 16 * sub + row] = scale as u8;
-        }
+        put_sub_scales(&mut record[Self::SCALE_HEAD..], row, block.scales().into_iter().map(|scale| scale as u8));
     }
 }
 
@@ -411,7 +362,6 @@ impl Format for Mxfp4 {
     const BITS: u32 = 4;
     const CODES: Option<&'static [i8; 16]> = Some(&MXFP4_VALUES);
     const OFFSET_LOG2: Option<u32> = Some(7);
-    const MIN: bool = false;
     const E8M0: bool = true;
 
     #[inline(always)]
@@ -462,6 +412,12 @@ fn pairs_of_bits(qs: &[u8; 32], at: usize) -> [u32; 8] {
     words
 }
 
+/// Bit `j` of byte `i` is bit `at` of byte `4j + i`.
+#[inline(always)]
+fn bits(qs: &[u8; 32], at: usize) -> u32 {
+    (0..8).fold(0, |bits, j| bits | ((word(qs, 4 * j) >> at) & 0x0101_0101) << j)
+}
+
 /// Turns bit `4j + i` into bit `j` of byte `i`.
 fn fifth_bits(qh: u32) -> u32 {
     let mut word = 0;
@@ -481,20 +437,16 @@ fn put_f16(record: &mut [u8], plane: usize, row: usize, f16: &[u8]) {
     record[at..at + 2].copy_from_slice(f16);
 }
 
-/// Q4_K and Q5_K: `d`, `dmin`, then eight 6-bit scales and minima in 12 bytes (`get_scale_min_k4` in ggml-quants.c).
+/// Writes the scales of a file block's parts, a byte each.
+fn put_sub_scales(bytes: &mut [u8], row: usize, scales: impl Iterator<Item = u8>) {
+    scales.enumerate().for_each(|(sub, scale)| bytes[16 * sub + row] = scale);
+}
+
+/// Q4_K and Q5_K: `d`, `dmin`, then eight 6-bit scales and minima in 12 bytes.
 fn k_scales(block: &[u8], record: &mut [u8], row: usize) {
     put_f16(record, 0, row, &block[0..2]);
     // The minimum is subtracted: store it negated, so that kernels always add.
     put_f16(record, 1, row, &[block[2], block[3] ^ 0x80]);
-    let packed = &block[4..16];
-    for sub in 0..8 {
-        let (scale, min) = if sub < 4 {
-            (packed[sub] & 63, packed[sub + 4] & 63)
-        } else {
-            let low = packed[sub + 4];
-            ((low & 15) | (packed[sub - 4] >> 6) << 4, (low >> 4) | (packed[sub] >> 6) << 4)
-        };
-        record[64 + 16 * sub + row] = scale;
-        record[64 + 128 + 16 * sub + row] = min;
-    }
+    let (scales, mins) = scale_min_k4(part(block, 4));
+    put_sub_scales(&mut record[64..], row, scales.into_iter().chain(mins));
 }

@@ -218,6 +218,7 @@ fn forget(call: Call) -> HandlerFuture {
     Box::pin(async move {
         offload(move || {
             model_state(&call.model)?.tenant(&call.tenant)?.forget()?;
+            call.model.service.forget_history(call.tenant.id)?;
             note(&call, "all that was taught was forgotten");
             status_json(&call)
         })
