@@ -19,7 +19,17 @@
 //! let tokenizer = Arc::new(Tokenizer::from_metadata(file.metadata())?);
 //! let compiler = GrammarCompiler::new(&tokenizer, tokenizer.vocab_len())?;
 //! let grammar = compiler.compile(&GrammarSource::Choice(vec!["yes".to_owned(), "no".to_owned()]))?;
-//! assert_eq!(grammar.check(&tokenizer.encode("yes", Default::default())?).1, true);
+//! // A model's logits are masked before a token is chosen; here every token is as likely as any.
+//! let (mut constraint, mut answer) = (grammar.start(), Vec::new());
+//! while !constraint.is_complete() {
+//!     constraint.compute_mask()?;
+//!     let mut logits = vec![0.0; tokenizer.vocab_len()];
+//!     constraint.apply_mask(&mut logits);
+//!     let id = logits.iter().position(|&logit| logit == 0.0).expect("a token goes on") as u32;
+//!     constraint.accept(id)?;
+//!     answer.push(id);
+//! }
+//! assert!(["yes", "no"].contains(&&*tokenizer.decode(&answer, Default::default())));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

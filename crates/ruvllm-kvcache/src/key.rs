@@ -1,15 +1,16 @@
 //! Namespaces: what two computations must have in common before one may use the other's blocks.
 
 #[cfg(not(feature = "disk"))]
-use crate::sha256::Sha256;
+use crate::process_names::NameHash;
 #[cfg(feature = "disk")]
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256 as NameHash};
 use std::fmt;
 
 /// A 128-bit name for everything beside the tokens that decides what the KV cache holds: model file, formats, RoPE
 /// settings, adapter, tenant. Entries of one namespace are never found from another.
 ///
-/// It is half of a SHA-256, so two settings share a namespace only if they are equal.
+/// It is half of a SHA-256, so two settings share a namespace only if they are equal. Without the feature `disk` it is a keyed
+/// hash of the standard library, and means nothing to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace([u8; 16]);
 
@@ -40,12 +41,12 @@ impl fmt::Display for Namespace {
 /// assert_ne!(model().finish(), model().part("tenant", b"1").finish());
 /// ```
 #[derive(Clone)]
-pub struct NamespaceBuilder(Sha256);
+pub struct NamespaceBuilder(NameHash);
 
 impl NamespaceBuilder {
     /// Begins a namespace of this kind.
     pub fn new(kind: &str) -> NamespaceBuilder {
-        NamespaceBuilder(Sha256::new()).part("kind", kind.as_bytes())
+        NamespaceBuilder(NameHash::new()).part("kind", kind.as_bytes())
     }
 
     /// Adds a part. Name and value are framed by their lengths, so no two lists of parts run together.
@@ -60,7 +61,7 @@ impl NamespaceBuilder {
 
     /// Returns all 32 bytes of the hash, for files that are told apart by it.
     pub fn identity(&self) -> [u8; 32] {
-        *self.0.clone().finalize().first_chunk().expect("a SHA-256 has 32 bytes")
+        *self.0.clone().finalize().first_chunk().expect("a name has 32 bytes")
     }
 
     /// Returns the namespace.

@@ -53,9 +53,9 @@ mod key;
 mod policy;
 mod pool;
 mod prefix;
-mod radix;
 #[cfg(any(test, not(feature = "disk")))]
-mod sha256;
+mod process_names;
+mod radix;
 mod stats;
 mod table;
 

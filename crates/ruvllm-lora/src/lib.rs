@@ -11,7 +11,8 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use ruvllm_lora::{Adapter, AdaptedRows, AdapterSet, Delta, FactorPair, FactorFormat, RowOrder, Target, Targets, Values};
+//! use ruvllm_lora::{Adapter, AdaptedRows, AdapterSet, Delta, FactorFormat, FactorPair, InputRows, LowRank, RowOrder};
+//! use ruvllm_lora::{Target, Targets, Values};
 //! use ruvllm_lora::format::ModelFacts;
 //! use ruvllm_kernels::{Isa, lowrank};
 //! use ruvllm_threads::ThreadPool;
@@ -20,7 +21,7 @@
 //! let facts = ModelFacts { arch: "llama".into(), n_heads: vec![1], n_kv_heads: vec![1], n_experts: 0 };
 //! let layer = Target { tensor: "blk.0.attn_v".into(), rows: 0..2, alias: None, n_in: 4 };
 //! let targets = Arc::new(Targets::new(facts, vec![layer]));
-//! let pair = (Values::from_f32(1, 4, &[1.0; 4]), Values::from_f32(2, 1, &[0.5, -0.5]));
+//! let pair = FactorPair { a: Values::from_f32(1, 4, &[1.0; 4]), b: Values::from_f32(2, 1, &[0.5, -0.5]) };
 //! let adapter = Adapter::new("tiny", vec![Delta::new("blk.0.attn_v", 2.0, pair, None, RowOrder::Same)?])?;
 //! let bound = targets.bind(&adapter, FactorFormat::F16, &ruvllm_lora::NoBase)?;
 //! let set = AdapterSet::new(vec![(Arc::new(bound), 1.0)])?;
@@ -30,7 +31,8 @@
 //! rows.push(1, &AdapterSet::default());
 //! rows.push(1, &set);
 //! let (x, mut y) = ([1.0; 8], [0.0; 4]);
-//! rows.apply((lowrank::pick(Isa::best()), &ThreadPool::new(1)), (&x, 2), None, [(0, &mut y[..])]);
+//! let kernels = LowRank { table: lowrank::pick(Isa::best()), threads: &ThreadPool::new(1) };
+//! rows.apply(kernels, InputRows { x: &x, n: 2 }, None, [(0, &mut y[..])]);
 //! assert_eq!(y, [0.0, 0.0, 4.0, -4.0]);
 //! # Ok::<(), ruvllm_lora::LoraError>(())
 //! ```

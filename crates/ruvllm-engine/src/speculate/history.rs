@@ -194,11 +194,10 @@ impl Texts {
                 && let n_known = self.n_known(&text[at..])
                 && n_known >= KNOWN
             {
-                // What follows it is found by the run before it.
+                // What follows it is found by its last tokens, as many as are compared.
                 self.push(SEPARATOR);
                 at += n_known;
-                let run = at - RUN;
-                text[run..at].iter().for_each(|&token| self.push(token));
+                text[at - MATCH_MAX..at].iter().for_each(|&token| self.push(token));
                 continue;
             }
             self.push(text[at]);
@@ -299,14 +298,22 @@ mod tests {
     fn what_is_known_is_not_kept_twice() {
         let text: Vec<u32> = (0..5000).collect();
         let mut history = History::new(1 << 20);
+        let drafted = |history: &History| {
+            let mut context = text[4900..].to_vec();
+            history.find(1, &context).expect("it is there").continue_with(&mut context, 3);
+            context[100..].to_vec()
+        };
         for n in 0..20 {
             history.add(1, &[&text[..], &[9000 + n; 3]].concat());
+            let newest = vec![9000 + n; 3];
+            assert_eq!(
+                drafted(&history),
+                if n < 4 { newest } else { vec![] },
+                "the newest of equally many, and of few"
+            );
         }
         let n_tokens = history.tenants[&1].tokens.len();
         assert!((5000..5000 + 20 * (KNOWN + 20)).contains(&n_tokens), "{n_tokens} tokens");
-        let mut context = text[4990..].to_vec();
-        history.find(1, &context).expect("it is there").continue_with(&mut context, 3);
-        assert_eq!(context[10..], [9019, 9019, 9019], "the newest of equally many");
     }
 
     #[test]
