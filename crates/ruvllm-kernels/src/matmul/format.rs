@@ -73,6 +73,7 @@ pub(super) trait Format: 'static {
     const GROUP_BYTES: usize = Self::GROUP * Self::QUANT_BYTES
         + (if Self::SUPER { Self::SCALE_BYTES } else { Self::GROUP * Self::SCALE_BYTES }).next_multiple_of(64);
     /// Whether products of quants by bytes can be added in i16: so many bits, and a scale per 32.
+    #[cfg(target_arch = "x86_64")]
     const IS_NARROW: bool = Self::BITS <= 5 && Self::CODES.is_none() && !Self::HALVES;
     /// What is subtracted from the unsigned quant.
     const OFFSET: i32 = match Self::OFFSET_LOG2 {
@@ -81,6 +82,7 @@ pub(super) trait Format: 'static {
     };
 
     /// Unsigned weights by quant, where there are codes: the codes with 128 added.
+    #[cfg(target_arch = "x86_64")]
     const UNSIGNED_CODES: [u8; 16] = {
         let mut codes = [0; 16];
         if let Some(signed) = Self::CODES {
