@@ -1,6 +1,6 @@
-//! What was learned: a tenant's log and patterns as JSON, and the field that asks for patterns.
+//! Learned state of a tenant as JSON: its numbers, its log and its patterns; and the field that asks for patterns.
 
-use ruvllm_learning::{Correctness, Evaluation, Generation, Item, LearnOptions, MaintenanceOutcome};
+use ruvllm_learning::{Correctness, Evaluation, Generation, Item, LearnOptions, MaintenanceOutcome, TenantStats};
 use ruvllm_sona::bank::{Pattern, Step};
 use serde_json::{Map, Value, json};
 
@@ -12,6 +12,24 @@ pub const PATTERNS: Field = optional(
     Kind::Int(0, 8),
     "put up to so many patterns of tasks like this one in front of the question; it takes --learn",
 );
+
+/// Adds numbers of what a tenant has learned to a JSON object.
+///
+/// # Panics
+/// If `object` is none.
+pub fn with_stats(mut object: Value, stats: &TenantStats) -> Value {
+    let numbers = [
+        ("tokens", json!(stats.n_tokens)),
+        ("entries", json!(stats.n_entries)),
+        ("entry_bytes", json!(stats.n_bytes)),
+        ("evicted", json!(stats.n_evicted)),
+        ("corrections", json!(stats.n_corrections)),
+        ("micro_steps", json!(stats.n_micro_steps)),
+    ];
+    let map = object.as_object_mut().expect("the caller gives an object");
+    map.extend(numbers.map(|(name, number)| (name.to_owned(), number)));
+    object
+}
 
 /// Returns a generation as JSON.
 pub fn generation_json(generation: &Generation) -> Value {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::golden::testdata_dir;
 
@@ -56,6 +56,18 @@ pub fn generate_cases(model: &str) -> Vec<Value> {
 pub fn chat_cases(model: &str) -> Option<Value> {
     let path = testdata_dir().join("chat").join(format!("{}.json", stem(model)));
     path.is_file().then(|| parse(&path, &read(&path)))
+}
+
+/// Two functions that a model may call: their names and the JSON schemas of their parameters.
+pub fn functions() -> [(&'static str, Value); 2] {
+    let weather = json!({
+        "type": "object",
+        "properties": { "city": { "type": "string" }, "unit": { "enum": ["celsius", "kelvin"] } },
+        "required": ["city"],
+    });
+    let add =
+        json!({ "properties": { "a": { "type": "integer" }, "b": { "type": "integer" } }, "required": ["a", "b"] });
+    [("get_weather", weather), ("add", add)]
 }
 
 #[cfg(test)]

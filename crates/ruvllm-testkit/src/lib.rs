@@ -25,7 +25,7 @@ pub mod killed;
 mod models;
 mod recorded;
 
-pub use cases::{CASE_MODELS, chat_cases, generate_cases, tokenizer_cases};
+pub use cases::{CASE_MODELS, chat_cases, functions, generate_cases, tokenizer_cases};
 pub use compare::{LogitComparison, argmax, compare_logits, cosine, kl_divergence, max_abs_diff};
 pub use faults::Faults;
 pub use golden::{Golden, GoldenKind, testdata_dir};

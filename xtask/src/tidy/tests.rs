@@ -150,7 +150,7 @@ fn files_are_read_below_the_root() {
 
 #[test]
 fn one_noun_is_one_type() {
-    let below = "//! Kernels.\npub struct Rows;\npub type Table = u8;\n";
+    let below = "//! Kernels.\npub struct Rows;\npub type Segment = u8;\n";
     let add = |path: &'static str, text: &'static str| {
         move |repo: &mut Repo| {
             write(repo, "crates/ruvllm-kernels/src/lib.rs", below);
@@ -162,7 +162,7 @@ fn one_noun_is_one_type() {
     breaks("both have a public type `Rows`", add("crates/ruvllm-kernels/src/a.rs", "//! A.\npub enum Rows {}"));
     for (path, text) in [
         ("crates/ruvllm-kvcache/src/a.rs", "//! A.\nstruct Rows;\npub(crate) struct Rows;\npub fn Rows() {}"),
-        ("crates/ruvllm-kvcache/src/a.rs", "//! A.\npub struct Table;"),
+        ("crates/ruvllm-kvcache/src/a.rs", "//! A.\npub struct Segment;"),
         // Crates that do not meet, and one that is a program.
         ("crates/ruvllm-testkit/src/a.rs", "//! A.\npub struct Rows;"),
     ] {

@@ -6,8 +6,7 @@ use super::Package;
 use super::words::{GENERATED, declared};
 
 /// Names that several public types have, and why they may.
-const EXCEPTIONS: [(&str, &str); 8] = [
-    ("Table", "the rows of a kernel's folder (STYLE.md, 4), and a table of a store"),
+const EXCEPTIONS: [(&str, &str); 7] = [
     ("Constraint", "without grammars it is another type that nobody can make"),
     ("Grammar", "without grammars it is another type that nobody can make"),
     ("GrammarCompiler", "without grammars it is another type that nobody can make"),

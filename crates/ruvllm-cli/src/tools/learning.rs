@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use ruvllm_api::learning::with_stats;
 use ruvllm_engine::{CancelToken, Engine};
 use ruvllm_learning::{Correctness, Learning, LearningOptions, Question, Tenant, check_tenant};
 use serde_json::{Value, json};
@@ -115,13 +116,5 @@ pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, 
 /// Returns what a tenant has learned, as JSON.
 pub fn stats_json(tenant: &Tenant) -> Value {
     let stats = tenant.stats();
-    json!({
-        "generation": stats.generation,
-        "tokens": stats.n_tokens,
-        "entries": stats.n_entries,
-        "entry_bytes": stats.n_bytes,
-        "evicted": stats.n_evicted,
-        "corrections": stats.n_corrections,
-        "micro_steps": stats.n_micro_steps,
-    })
+    with_stats(json!({ "generation": stats.generation }), &stats)
 }

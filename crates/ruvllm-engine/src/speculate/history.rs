@@ -20,7 +20,7 @@ use std::collections::HashMap;
 const RUN: usize = 4;
 
 /// Longest match that is told from a longer one.
-pub(super) const MATCH_MAX: usize = 64;
+const MATCH_MAX: usize = 64;
 
 /// Places that are looked at for one draft, the newest first.
 const PLACES: usize = 64;

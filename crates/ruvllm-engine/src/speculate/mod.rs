@@ -71,7 +71,7 @@ enum Source {
     Model,
 }
 
-/// What is drafted by texts: the request's own and earlier ones.
+/// Drafts from texts: the request's own and earlier ones.
 struct TextDrafts {
     index: Index,
     /// Lengths of drafts from the context and from the history.
@@ -115,18 +115,20 @@ impl Speculator {
         let Some(TextDrafts { index, of_context, of_history }) = self.texts.as_mut().filter(|_| n_max > 0) else {
             return;
         };
-        index.extend(context);
-        let place = index.find(context);
-        let n_matched = place.map_or(0, |place| n_common_last(&context[..place], context));
-        if let Some(found) = history.find(tenant, context).filter(|found| found.len > n_matched) {
-            let n = of_history.n_ahead().min(n_max);
-            if n > 0 {
-                self.source = Source::History;
-                return found.continue_with(context, n);
-            }
+        // A source that rests is not looked at, and rests a pass less.
+        let [n_context, n_history] = [of_context, of_history].map(|length| length.n_ahead().min(n_max));
+        let mut place = None;
+        if n_context > 0 {
+            index.extend(context);
+            place = index.find(context);
         }
-        if let Some(place) = place {
-            ngram::continue_with(context, place, of_context.n_ahead().min(n_max));
+        let n_matched = place.map_or(0, |place| n_common_last(&context[..place], context));
+        let found = if n_history > 0 { history.find(tenant, context) } else { None };
+        if let Some(found) = found.filter(|found| found.len > n_matched) {
+            self.source = Source::History;
+            found.continue_with(context, n_history);
+        } else if let Some(place) = place {
+            ngram::continue_with(context, place, n_context);
         }
     }
 

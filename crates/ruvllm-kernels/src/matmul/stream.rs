@@ -92,13 +92,13 @@ impl<'a> Prefetcher<'a> {
     }
 }
 
-/// Returns how many panels so many activation rows take at once: two share the loads of activations, one is a straight
-/// stream.
+/// Returns whether so many activation rows go through one panel after the other, each a straight stream; else two panels
+/// share the loads of activations.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn panels_at_once(n_rows: usize) -> usize {
+pub(super) fn is_single(n_rows: usize) -> bool {
     // Eight rows go through one panel after the other anyway, and more of them are bound by arithmetic.
     const STREAMED_ROWS: usize = 7;
-    if n_rows <= STREAMED_ROWS && Streaming::of_machine().is_single { 1 } else { 2 }
+    n_rows <= STREAMED_ROWS && Streaming::of_machine().is_single
 }
 
 /// Returns what each worker of a pool of `n_threads` reads in [`matmul_many`](super::matmul_many) of these matrices and one

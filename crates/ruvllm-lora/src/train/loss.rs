@@ -1,4 +1,4 @@
-//! What is made small.
+//! Losses that training makes small.
 
 use candle_core::Tensor;
 

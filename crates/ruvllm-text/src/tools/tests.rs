@@ -265,14 +265,7 @@ fn tool(name: &str, parameters: Value) -> Tool {
 }
 
 fn tools() -> Vec<Tool> {
-    let weather = json!({
-        "type": "object",
-        "properties": { "city": { "type": "string" }, "unit": { "enum": ["celsius", "kelvin"] } },
-        "required": ["city"],
-    });
-    let add =
-        json!({ "properties": { "a": { "type": "integer" }, "b": { "type": "integer" } }, "required": ["a", "b"] });
-    vec![tool("get_weather", weather), tool("add", add)]
+    ruvllm_testkit::functions().map(|(name, parameters)| tool(name, parameters)).to_vec()
 }
 
 #[test]

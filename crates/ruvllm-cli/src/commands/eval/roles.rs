@@ -41,7 +41,7 @@ pub(super) struct RolesArgs {
 #[derive(Clone, Copy, Default)]
 struct Sure {
     n: usize,
-    /// Those whose role was right.
+    /// Number of queries whose role was right.
     n_right: usize,
 }
 

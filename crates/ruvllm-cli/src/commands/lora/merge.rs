@@ -34,7 +34,7 @@ pub(super) struct MergeArgs {
     /// The share of values that ties and dare keep
     #[arg(long, value_name = "P", default_value_t = 0.5)]
     density: f64,
-    /// How far slerp goes from the first to the second
+    /// Share of the way that slerp goes from the first to the second
     #[arg(long, value_name = "T", default_value_t = 0.5)]
     t: f64,
     /// Decides which values dare drops
@@ -46,7 +46,7 @@ pub(super) struct MergeArgs {
     /// Write the model with the adapters in it instead of an adapter: each is added with its weight
     #[arg(long, conflicts_with_all = ["method", "rank", "density", "t", "seed"])]
     into_model: bool,
-    /// How the changed tensors of the model are written
+    /// Type that the changed tensors of the model are written in
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = MergedArg::F16, requires = "into_model")]
     tensors: MergedArg,
     #[command(flatten)]

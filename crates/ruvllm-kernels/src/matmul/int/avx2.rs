@@ -285,29 +285,21 @@ unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, half: usize) -> ([
             SubScales::None => ([d; 2], [m; 2]),
             SubScales::Signed => {
                 let signed = |sub: usize| _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(bytes(sub))));
-                (both::<F>(subs, signed), [m; 2])
+                (subs.map(signed), [m; 2])
             }
             SubScales::Nibbles => {
                 let ints = |sub: usize| _mm256_cvtepu8_epi32(bytes(sub));
                 let low = |sub: usize| float(_mm256_and_si256(ints(sub), _mm256_set1_epi32(15)));
                 let high = |sub: usize| float(_mm256_srli_epi32::<4>(ints(sub)));
-                (both::<F>(subs, |sub| _mm256_mul_ps(d, low(sub))), both::<F>(subs, |sub| _mm256_mul_ps(m, high(sub))))
+                (subs.map(|sub| _mm256_mul_ps(d, low(sub))), subs.map(|sub| _mm256_mul_ps(m, high(sub))))
             }
             SubScales::Unsigned => {
-                let scales = both::<F>(subs, |sub| _mm256_mul_ps(d, unsigned(sub)));
+                let scales = subs.map(|sub| _mm256_mul_ps(d, unsigned(sub)));
                 let min = |sub: usize| if F::MIN { _mm256_mul_ps(m, unsigned(F::N_SUB + sub)) } else { m };
-                (scales, both::<F>(subs, min))
+                (scales, subs.map(min))
             }
         }
     }
-}
-
-/// Returns `f` of both halves, which are the same where a format has no halves.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,bmi2")]
-fn both<F: Format>(subs: [usize; 2], f: impl Fn(usize) -> __m256) -> [__m256; 2] {
-    let first = f(subs[0]);
-    [first, if F::HALVES { f(subs[1]) } else { first }]
 }
 
 /// Returns `2^(e - 128)` of bytes `e`, as [`BlockMXFP4::half_scale`](crate::block::BlockMXFP4::half_scale) does.

@@ -8,7 +8,7 @@
 
 use super::super::acts::{ActBlock, Grid, N_LARGE, key};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, SubScales, panel_bytes};
-use super::super::stream::{Prefetcher, panels_at_once};
+use super::super::stream::{Prefetcher, is_single};
 use super::{Chunk, Job, wide};
 use std::arch::x86_64::*;
 
@@ -116,7 +116,7 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
         // SAFETY: the caller's promises.
         return unsafe { wide::run::<F>(job) };
     }
-    if job.n_panels == 2 && panels_at_once(job.rows.len()) == 1 {
+    if job.n_panels == 2 && is_single(job.rows.len()) {
         for panel in panels(job) {
             // SAFETY: the caller's promises, for one of its panels.
             unsafe { rows::<F>(&panel) };
@@ -419,30 +419,20 @@ pub(super) unsafe fn block_scales<F: Format>(panel: *const u8, b: usize) -> ([__
         let subs = if F::HALVES { [2 * sub, 2 * sub + 1] } else { [sub; 2] };
         match F::SUB_SCALES {
             SubScales::None => ([d; 2], [m; 2]),
-            SubScales::Signed => {
-                (both::<F>(subs, |sub| _mm512_mul_ps(d, float(_mm512_cvtepi8_epi32(bytes(sub))))), [m; 2])
-            }
+            SubScales::Signed => (subs.map(|sub| _mm512_mul_ps(d, float(_mm512_cvtepi8_epi32(bytes(sub))))), [m; 2]),
             SubScales::Nibbles => {
                 let ints = |sub: usize| _mm512_cvtepu8_epi32(bytes(sub));
                 let low = |sub: usize| float(_mm512_and_si512(ints(sub), _mm512_set1_epi32(15)));
                 let high = |sub: usize| float(_mm512_srli_epi32::<4>(ints(sub)));
-                (both::<F>(subs, |sub| _mm512_mul_ps(d, low(sub))), both::<F>(subs, |sub| _mm512_mul_ps(m, high(sub))))
+                (subs.map(|sub| _mm512_mul_ps(d, low(sub))), subs.map(|sub| _mm512_mul_ps(m, high(sub))))
             }
             SubScales::Unsigned => {
-                let scales = both::<F>(subs, |sub| _mm512_mul_ps(d, unsigned(sub)));
+                let scales = subs.map(|sub| _mm512_mul_ps(d, unsigned(sub)));
                 let min = |sub: usize| if F::MIN { _mm512_mul_ps(m, unsigned(F::N_SUB + sub)) } else { m };
-                (scales, both::<F>(subs, min))
+                (scales, subs.map(min))
             }
         }
     }
-}
-
-/// Returns `f` of both halves, which are the same where a format has no halves.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-fn both<F: Format>(subs: [usize; 2], f: impl Fn(usize) -> __m512) -> [__m512; 2] {
-    let first = f(subs[0]);
-    [first, if F::HALVES { f(subs[1]) } else { first }]
 }
 
 /// Returns `2^(e - 128)` of bytes `e`, as [`BlockMXFP4::half_scale`](crate::block::BlockMXFP4::half_scale) does.

@@ -367,28 +367,20 @@ unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, quarter: usize) ->
                     let bytes = vreinterpret_s8_u8(bytes(F::SCALE_HEAD + 16 * sub));
                     vmulq_f32(d, vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes)))))
                 };
-                (both::<F>(subs, signed), [m; 2])
+                (subs.map(signed), [m; 2])
             }
             SubScales::Nibbles => {
                 let low = |sub: usize| vmulq_f32(d, vcvtq_f32_u32(vandq_u32(ints(sub), vdupq_n_u32(15))));
                 let high = |sub: usize| vmulq_f32(m, vcvtq_f32_u32(vshrq_n_u32::<4>(ints(sub))));
-                (both::<F>(subs, low), both::<F>(subs, high))
+                (subs.map(low), subs.map(high))
             }
             SubScales::Unsigned => {
                 let scale = |sub: usize| vmulq_f32(d, vcvtq_f32_u32(ints(sub)));
                 let min = |sub: usize| if F::MIN { vmulq_f32(m, vcvtq_f32_u32(ints(F::N_SUB + sub))) } else { m };
-                (both::<F>(subs, scale), both::<F>(subs, min))
+                (subs.map(scale), subs.map(min))
             }
         }
     }
-}
-
-/// Returns `f` of both halves, which are the same where a format has no halves.
-#[inline]
-#[target_feature(enable = "neon")]
-fn both<F: Format>(subs: [usize; 2], f: impl Fn(usize) -> float32x4_t) -> [float32x4_t; 2] {
-    let first = f(subs[0]);
-    [first, if F::HALVES { f(subs[1]) } else { first }]
 }
 
 /// Returns `2^(e - 128)` of exponents `e`, as [`BlockMXFP4::half_scale`](crate::block::BlockMXFP4::half_scale) does.

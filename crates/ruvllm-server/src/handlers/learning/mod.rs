@@ -9,7 +9,7 @@ use axum::http::{Method, Response, StatusCode};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required};
 use ruvllm_api::generation::MODEL;
-use ruvllm_api::learning::{generation_json, item_json, judged_json};
+use ruvllm_api::learning::{generation_json, item_json, judged_json, with_stats};
 use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{EngineError, ErrorKind, Readout};
 use ruvllm_learning as learning;
@@ -129,26 +129,18 @@ fn status_json(call: &Call) -> Result<Response<Body>, ApiError> {
     let tenant = state.tenant(&call.tenant)?;
     let (stats, log) = (tenant.stats(), tenant.log(N_ITEMS)?);
     let digest: String = tenant.digest().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(json_response(
-        StatusCode::OK,
-        &json!({
-            "model": &*call.model.name,
-            "enabled": state.is_on(&call.tenant),
-            "tokens": stats.n_tokens,
-            "entries": stats.n_entries,
-            "entry_bytes": stats.n_bytes,
-            "evicted": stats.n_evicted,
-            "corrections": stats.n_corrections,
-            "micro_steps": stats.n_micro_steps,
-            "waiting": stats.n_waiting,
-            "generation": stats.generation,
-            "version": stats.version,
-            "digest": digest,
-            "generations": log.generations.iter().map(generation_json).collect::<Vec<_>>(),
-            "items": log.items.iter().map(item_json).collect::<Vec<_>>(),
-            "judged": tenant.last_evaluation().as_ref().map(judged_json),
-        }),
-    ))
+    let status = json!({
+        "model": &*call.model.name,
+        "enabled": state.is_on(&call.tenant),
+        "waiting": stats.n_waiting,
+        "generation": stats.generation,
+        "version": stats.version,
+        "digest": digest,
+        "generations": log.generations.iter().map(generation_json).collect::<Vec<_>>(),
+        "items": log.items.iter().map(item_json).collect::<Vec<_>>(),
+        "judged": tenant.last_evaluation().as_ref().map(judged_json),
+    });
+    Ok(json_response(StatusCode::OK, &with_stats(status, &stats)))
 }
 
 fn status(call: Call) -> HandlerFuture {

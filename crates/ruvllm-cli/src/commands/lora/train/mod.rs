@@ -42,7 +42,7 @@ struct Measured {
     answers: Option<(usize, usize)>,
 }
 
-/// What was measured before training and after it.
+/// Losses measured before training and after it.
 struct Change {
     before: Measured,
     behind: Measured,

@@ -36,7 +36,7 @@ pub(in crate::commands::lora) struct TrainArgs {
     /// Where to write the adapter: a PEFT folder
     #[arg(long, value_name = "DIR")]
     pub(super) out: PathBuf,
-    /// What is made small
+    /// Loss that is made small
     #[arg(long, value_enum, default_value_t = LossArg::NextToken)]
     pub(super) loss: LossArg,
     /// Which layers are adapted
