@@ -1,8 +1,9 @@
-//! How fast is a matrix product, per instruction set, on the matrices of the three reference models?
+//! How fast is a matrix product, per instruction set, on the matrices of the three reference models, and on those of 8B models
+//! and of experts?
 //!
 //! One row (decode) reads every weight once, on one thread and on two: its throughput is weight bytes per second, to be
 //! held against the machine's read bandwidth of as many bytes as the model has (`read`, measured just before). The matrices are copied until they are as large together
-//! as the model, and taken in turn, so that they come from where the model's would. Eight and 16 rows (serving) and 512
+//! as the model (of the wide ones as [`WIDE_BYTES`]), and taken in turn, so that they come from where the model's would. Eight and 16 rows (serving) and 512
 //! (prefill) run on one thread and count multiply-adds. Only a head's last row is ever wanted of a prompt, so heads have
 //! no 512.
 //!
@@ -14,7 +15,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ruvllm_benches::shapes::{MODELS, Model, Product};
+use ruvllm_benches::shapes::{MODELS, Model, Product, WIDE_SHAPES, WIDE_TYPES, WideShape};
 use ruvllm_benches::{blocks, criterion, read, runs_as_test, values};
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, MatmulKernels, Matrix};
 use ruvllm_kernels::{GgmlType, Isa};
@@ -23,6 +24,12 @@ use ruvllm_threads::ThreadPool;
 /// Most weights of a product that the scalar row is measured on. Arithmetic bounds it, so a slice of a matrix has the
 /// rate of the whole.
 const SCALAR_WEIGHTS: usize = 1 << 20;
+
+/// Copies of a wide matrix have as many bytes together, more than caches hold.
+const WIDE_BYTES: usize = 256 << 20;
+
+/// Rows of a wide matrix that a test run multiplies.
+const WIDE_TEST_ROWS: usize = 256;
 
 /// Pools of one and of two threads.
 fn pools() -> [ThreadPool; 2] {
@@ -140,9 +147,40 @@ fn bench_product(group: &mut BenchmarkGroup<'_, WallTime>, pools: &[ThreadPool; 
     }
 }
 
+fn bench_wide(c: &mut Criterion) {
+    let (mut group, pools) = (c.benchmark_group("matmul"), pools());
+    let mut model = "";
+    for shape in &WIDE_SHAPES {
+        if model != shape.model {
+            model = shape.model;
+            read::bench(&mut group, &format!("{model}/read"), WIDE_BYTES);
+        }
+        for ty in WIDE_TYPES {
+            bench_wide_matrix(&mut group, &pools, shape, ty);
+        }
+    }
+    group.finish();
+}
+
+fn bench_wide_matrix(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    pools: &[ThreadPool; 2],
+    shape: &WideShape,
+    ty: GgmlType,
+) {
+    let &WideShape { model, role, n_rows, n_cols } = shape;
+    let name = format!("{model}/{role}/{ty}");
+    let (n_rows, n_bytes) = if runs_as_test() { (n_rows.min(WIDE_TEST_ROWS), 0) } else { (n_rows, WIDE_BYTES) };
+    let loads = [(1, 1), (1, 2), (2, 1), (4, 1), (8, 1), (16, 1), (512, 1)];
+    let n_loads = if role == "head" { loads.len() - 1 } else { loads.len() };
+    for table in matmul::available().filter(|table| table.isa() != Isa::Scalar) {
+        Cases { name: &name, table, n_cols, parts: &[(ty, n_rows)], n_bytes }.run(group, pools, &loads[..n_loads]);
+    }
+}
+
 fn bench_float(c: &mut Criterion) {
     let (mut group, pools) = (c.benchmark_group("matmul"), pools());
-    for (ty, n_cols) in [(GgmlType::F16, 576), (GgmlType::IQ4_XS, 1024)] {
+    for (ty, n_cols) in [(GgmlType::F16, 576), (GgmlType::IQ3_XXS, 1024)] {
         for table in matmul::available() {
             let name = format!("float/{ty}");
             let parts = [(ty, 2048)];
@@ -179,6 +217,6 @@ fn bench_pack(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = criterion();
-    targets = bench_models, bench_float, bench_quantize, bench_pack
+    targets = bench_models, bench_wide, bench_float, bench_quantize, bench_pack
 }
 criterion_main!(benches);

@@ -1,8 +1,9 @@
-//! The matrix products of the three reference models: real types, real shapes.
+//! The matrix products of the three reference models, in their real types, and of models that people run, in the types that
+//! they run them in.
 //!
 //! Where the layers of a model differ in a type, both are listed, and each counts for half of the layers.
 
-use ruvllm_kernels::GgmlType::{self, Q4_1, Q4_K, Q5_0, Q6_K, Q8_0};
+use ruvllm_kernels::GgmlType::{self, IQ4_XS, MXFP4, Q4_1, Q4_K, Q5_0, Q5_K, Q6_K, Q8_0};
 
 /// A model whose products are measured.
 #[derive(Debug)]
@@ -95,6 +96,38 @@ impl Product {
         self.parts.iter().map(|(ty, n_rows)| n_rows * row(ty)).sum()
     }
 }
+
+/// A matrix of a model of 8B parameters or of an expert.
+#[derive(Debug)]
+pub struct WideShape {
+    /// Its model in the names of cases.
+    pub model: &'static str,
+    /// `gate_up`, `down` or `head`.
+    pub role: &'static str,
+    /// Length of the output.
+    pub n_rows: usize,
+    /// Length of the input.
+    pub n_cols: usize,
+}
+
+/// Returns a matrix; a line of the table below.
+const fn wide(model: &'static str, role: &'static str, n_rows: usize, n_cols: usize) -> WideShape {
+    WideShape { model, role, n_rows, n_cols }
+}
+
+/// Matrices of Llama 3.1 8B, and of one expert of OLMoE 1B-7B and of Qwen3 30B-A3B.
+pub const WIDE_SHAPES: [WideShape; 7] = [
+    wide("llama8b", "gate_up", 14_336, 4096),
+    wide("llama8b", "down", 4096, 14_336),
+    wide("llama8b", "head", 128_256, 4096),
+    wide("olmoe", "gate_up", 1024, 2048),
+    wide("olmoe", "down", 2048, 1024),
+    wide("qwen3moe", "gate_up", 768, 2048),
+    wide("qwen3moe", "down", 2048, 768),
+];
+
+/// Types that such models are run in.
+pub const WIDE_TYPES: [GgmlType; 6] = [Q4_K, Q5_K, Q6_K, Q8_0, IQ4_XS, MXFP4];
 
 #[cfg(test)]
 mod tests {

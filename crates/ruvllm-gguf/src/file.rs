@@ -195,6 +195,24 @@ impl GgufFile {
         }
     }
 
+    /// Asks the system to read `n_bytes` of a tensor's file in the background: those from `start` of the tensor on, which may
+    /// reach into the tensors behind it.
+    ///
+    /// For tensors that are about to be copied into another form: the disk reads what comes next while this one is computed. It
+    /// is a hint: systems without it, and bytes in memory, read when they are asked. What lies behind the file's end is left out.
+    ///
+    /// # Panics
+    /// As [`GgufFile::data`].
+    pub fn read_ahead(&self, tensor: &TensorInfo, start: usize, n_bytes: usize) {
+        let part = &self.parts[tensor.part()];
+        let start =
+            part.data_start.saturating_add(tensor.offset() as usize).saturating_add(start).min(part.bytes.len());
+        let n_bytes = n_bytes.min(part.bytes.len() - start);
+        if let Some(map) = part.map.as_ref().filter(|_| n_bytes > 0) {
+            map.read_ahead(start, n_bytes);
+        }
+    }
+
     /// Returns whether all that was read of the files so far was there.
     ///
     /// # Errors

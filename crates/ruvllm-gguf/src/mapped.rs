@@ -61,6 +61,14 @@ impl MappedFile {
         #[cfg(not(unix))]
         let _ = (start, n_bytes);
     }
+
+    /// Asks the system to read a range in the background, before it is used. A hint, which some systems ignore.
+    pub(crate) fn read_ahead(&self, start: usize, n_bytes: usize) {
+        #[cfg(unix)]
+        let _ = self.map.advise_range(memmap2::Advice::WillNeed, start, n_bytes);
+        #[cfg(not(unix))]
+        let _ = (start, n_bytes);
+    }
 }
 
 impl Deref for MappedFile {

@@ -1,4 +1,4 @@
-//! Letting go of a tensor's memory.
+//! Letting go of a tensor's memory, and asking for it ahead.
 
 use ruvllm_gguf::{GgmlType, GgufFile, GgufWriter};
 
@@ -37,6 +37,10 @@ fn released_bytes_leave_memory_and_read_the_same() {
     assert!(held.as_ref() == bytes && file.data(large).as_ref() == bytes);
     for tensor in file.tensors() {
         file.release(tensor, 1..tensor.n_bytes() - 1);
+        // Beyond the tensor, and beyond the file.
+        file.read_ahead(tensor, 5, LEN);
+        file.read_ahead(tensor, LEN + 1, usize::MAX);
+        file.read_ahead(tensor, usize::MAX, 1);
         assert!(file.data(tensor).as_ref() == bytes);
     }
 }
@@ -55,6 +59,7 @@ fn bytes_in_memory_stay() {
     let file = in_memory();
     let tensor = file.tensor("t").expect("there");
     file.release(tensor, 0..3);
+    file.read_ahead(tensor, 0, 3);
     assert_eq!(file.data(tensor).as_ref(), [1, 2, 3]);
 }
 

@@ -16,6 +16,9 @@ use crate::kernels::Compute;
 use ruvllm_backend::loading::{LoadProgress, weight_tensor, weight_values};
 use ruvllm_backend::{BackendError, BackendErrorKind};
 
+/// Bytes behind a tensor that the disk reads while the tensor is repacked.
+const READ_AHEAD: usize = 64 << 20;
+
 /// The tensors of one file on their way into a model.
 pub(crate) struct Loader<'a> {
     file: &'a GgufFile,
@@ -30,6 +33,8 @@ pub(crate) struct Loader<'a> {
     made: RefCell<Vec<Bytes>>,
     /// Every linear layer so far; its place is its number.
     targets: RefCell<Vec<Target>>,
+    /// The part of the file that the disk was asked to read last, and where in the part's tensors that ends.
+    asked: Cell<(usize, u64)>,
     progress: RefCell<&'a mut dyn FnMut(LoadProgress)>,
     done_bytes: Cell<u64>,
     total_bytes: u64,
@@ -49,8 +54,8 @@ impl<'a> Loader<'a> {
         let total_bytes = file.tensors().map(|tensor| tensor.n_bytes() as u64).sum();
         let pages = RefCell::new(LargePages::for_about(total_bytes as usize));
         let (targets, progress, done_bytes) = (RefCell::default(), RefCell::new(progress), Cell::new(0));
-        let (packed, made) = (RefCell::default(), RefCell::default());
-        Loader { file, compute, pages, packed, sink: None, made, targets, progress, done_bytes, total_bytes }
+        let (packed, made, asked) = (RefCell::default(), RefCell::default(), Cell::default());
+        Loader { file, compute, pages, packed, sink: None, made, targets, asked, progress, done_bytes, total_bytes }
     }
 
     /// Takes matrices from what [`Loader::take_made`] gave for the same file.
@@ -133,6 +138,7 @@ impl<'a> Loader<'a> {
         if let Some(panels) = packed_bytes.and_then(|n_bytes| self.take_packed(n_bytes)) {
             return Ok(Matrix::from_packed(table, tensor.ty, rows.len(), n_cols, panels));
         }
+        self.read_ahead(tensor, start, row_bytes * rows.len());
         // What is repacked need not stay beside its copy.
         let done = &mut |part: Range<usize>| self.file.release(tensor, start + part.start..start + part.end);
         let packing = &mut Packing { table, threads, pages, sink: self.sink, done };
@@ -141,6 +147,20 @@ impl<'a> Loader<'a> {
             self.made.borrow_mut().push(matrix.bytes().clone());
         }
         Ok(matrix)
+    }
+
+    /// Has the disk read a tensor's bytes from `start` on and what lies behind them, as far as it was not asked to.
+    fn read_ahead(&self, tensor: &TensorInfo, start: usize, n_bytes: usize) {
+        let (part, end) = self.asked.get();
+        let first = tensor.offset() + start as u64;
+        let wanted = first + n_bytes as u64 + READ_AHEAD as u64;
+        let is_behind = part == tensor.part() && (first..wanted).contains(&end);
+        let from = if is_behind { end } else { first };
+        // Asked in pieces, so that experts do not ask each for its own.
+        if from == first || wanted - from >= READ_AHEAD as u64 / 4 {
+            self.file.read_ahead(tensor, (from - tensor.offset()) as usize, (wanted - from) as usize);
+            self.asked.set((tensor.part(), wanted));
+        }
     }
 
     fn take_packed(&self, n_bytes: usize) -> Option<Bytes> {
