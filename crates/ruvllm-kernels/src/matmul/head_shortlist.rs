@@ -20,8 +20,9 @@
 use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q50, Q80, panel_bytes, panel_rows};
 use super::int::Panels;
+use super::region::Out;
 use super::stream::Stream;
-use super::{ActFormat, MatmulKernels, Matrix, Out, matmul};
+use super::{ActFormat, MatmulKernels, Matrix, matmul};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use half::f16;

@@ -45,6 +45,7 @@ mod head_shortlist;
 mod int;
 mod matrix;
 mod pack;
+mod region;
 mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts, Chunking, MadeRows, MakeChunk};
@@ -53,12 +54,10 @@ pub use matrix::{Matrix, Packing, PanelSink};
 
 use crate::isa::{self, Dispatch, Isa};
 use crate::prefetch::PrefetchPlan;
-use format::{BLOCK, Iq4Nl, Iq4Xs, Mxfp4, PANEL_ROWS, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+use format::{BLOCK, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
-use ruvllm_threads::{ThreadPool, share};
-use std::ops::Range;
-use stream::Stream;
+use ruvllm_threads::ThreadPool;
 pub use stream::next_shares;
 
 /// Matrix product kernels of one instruction set.
@@ -177,7 +176,7 @@ impl MatmulKernels {
 /// # Panics
 /// If the row lengths differ, `x` does not hold [`Matrix::act_format`], or `out` has another size.
 pub fn matmul(threads: &ThreadPool, w: &Matrix, x: &Acts, out: &mut [f32]) {
-    multiply(threads, x, x.all_rows(), &mut [(w, out)], None);
+    region::multiply::<1>(threads, x, [Product { matrix: w, rows: x.all_rows(), out }], None);
 }
 
 /// Several products of the same activations (Q, K and V; gate and up) as one parallel region.
@@ -185,7 +184,7 @@ pub fn matmul(threads: &ThreadPool, w: &Matrix, x: &Acts, out: &mut [f32]) {
 /// # Panics
 /// As [`matmul`] does, and with more than eight matrices.
 pub fn matmul_many(threads: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
-    multiply(threads, x, x.all_rows(), products, None);
+    region::multiply::<MAX_PRODUCTS>(threads, x, of_all_rows(x, products), None);
 }
 
 /// [`matmul_many`] whose workers prefetch other memory meanwhile: that of `plan`, which is read right after.
@@ -198,7 +197,15 @@ pub fn matmul_many_prefetching(
     products: &mut [(&Matrix, &mut [f32])],
     plan: &PrefetchPlan,
 ) {
-    multiply(threads, x, x.all_rows(), products, Some(plan));
+    region::multiply::<MAX_PRODUCTS>(threads, x, of_all_rows(x, products), Some(plan));
+}
+
+/// Most matrices of one call.
+const MAX_PRODUCTS: usize = 8;
+
+/// Returns the products of some matrices with all activation rows.
+fn of_all_rows<'a>(x: &'a Acts, products: &'a mut [(&Matrix, &mut [f32])]) -> impl IntoIterator<Item = Product<'a>> {
+    products.iter_mut().map(|(matrix, out)| Product { matrix, rows: x.all_rows(), out })
 }
 
 /// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
@@ -206,126 +213,28 @@ pub fn matmul_many_prefetching(
 /// # Panics
 /// As [`matmul`] does, and if a row does not exist.
 pub fn matmul_rows(threads: &ThreadPool, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
-    multiply(threads, x, rows, &mut [(w, out)], None);
+    region::multiply::<1>(threads, x, [Product { matrix: w, rows, out }], None);
 }
 
-/// Where workers write the columns of the rows they claimed.
-#[derive(Clone, Copy)]
-struct Out(*mut f32);
-
-// SAFETY: the pointer is only used for results of claimed rows, each claimed by one worker.
-unsafe impl Send for Out {}
-// SAFETY: as above.
-unsafe impl Sync for Out {}
-
-/// Most matrices of one call.
-const MAX_PRODUCTS: usize = 8;
-
-/// How the panels of some matrices are shared out: in units of one or two panels, of which a worker claims a multiple of
-/// `grain` at once.
-struct Plan<'a> {
-    /// The matrices, each with its units among all.
-    parts: [Option<(&'a Matrix, Range<usize>)>; MAX_PRODUCTS],
-    n_threads: usize,
-    n_units: usize,
-    unit_rows: usize,
-    grain: usize,
+/// A matrix, and the activation rows that it is multiplied with.
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// The matrix.
+    pub matrix: &'a Matrix,
+    /// Numbers of the activation rows, in any order; repeats are allowed.
+    pub rows: &'a [u32],
+    /// Where the results go: `[rows.len(), matrix.n_rows()]`, row-major.
+    pub out: &'a mut [f32],
 }
 
-impl<'a> Plan<'a> {
-    /// Shares out `matrices` among `n_threads` for `n_rows` activation rows.
-    fn new(n_threads: usize, n_rows: usize, matrices: impl Iterator<Item = &'a Matrix> + Clone) -> Plan<'a> {
-        let n_panels: usize = matrices.clone().map(|w| w.n_rows().div_ceil(PANEL_ROWS)).sum();
-        // Two panels share an activation load; where panels are few, single ones balance better.
-        let unit_rows = PANEL_ROWS * if n_panels >= 8 * n_threads { 2 } else { 1 };
-        let mut parts = [const { None }; MAX_PRODUCTS];
-        let (mut n_units, mut n_bytes) = (0, 0);
-        for (part, w) in parts.iter_mut().zip(matrices) {
-            let units = n_units..n_units + w.n_rows().div_ceil(unit_rows);
-            n_units = units.end;
-            n_bytes += w.weight_bytes();
-            *part = Some((w, units));
-        }
-        let grain = if n_threads == 1 { n_units.max(1) } else { grain(n_units, n_bytes * n_rows, n_threads) };
-        Plan { parts, n_threads, n_units, unit_rows, grain }
-    }
+/// Most products of one [`matmul_grouped`].
+pub const MAX_GROUPED: usize = 64;
 
-    /// Returns the units of `worker`'s share.
-    fn share(&self, worker: usize) -> Range<usize> {
-        let chunks = share(worker, self.n_threads, self.n_units.div_ceil(self.grain));
-        self.n_units.min(chunks.start * self.grain)..self.n_units.min(chunks.end * self.grain)
-    }
-
-    /// Returns the address of a unit's weights; that of the last one's end for their number.
-    fn address(&self, unit: usize) -> usize {
-        let part = self.parts.iter().flatten().find(|(_, units)| unit <= units.end);
-        part.map_or(0, |(w, units)| {
-            let n_panels = w.n_rows().div_ceil(PANEL_ROWS).max(1);
-            let panel = ((unit - units.start) * self.unit_rows / PANEL_ROWS).min(n_panels);
-            w.bytes().as_ptr() as usize + w.weight_bytes() / n_panels * panel
-        })
-    }
-
-    /// Returns where a worker that has claimed some units reads on after its share, or after what it took of another's.
-    fn stream(&self, claim: &Range<usize>, worker: usize, next: Option<usize>) -> Stream<'static> {
-        let own = self.share(worker);
-        let end = if own.contains(&claim.start) { own.end } else { claim.end };
-        next.map_or(Stream::straight(), |next| Stream::until(self.address(end), next))
-    }
-}
-
-fn multiply(
-    threads: &ThreadPool,
-    x: &Acts,
-    rows: &[u32],
-    products: &mut [(&Matrix, &mut [f32])],
-    prefetch: Option<&PrefetchPlan>,
-) {
-    assert!(products.len() <= MAX_PRODUCTS, "matmul: {} matrices, at most {MAX_PRODUCTS}", products.len());
-    assert!(rows.iter().all(|&row| (row as usize) < x.n()), "matmul: a row is not among the {} held", x.n());
-    if rows.is_empty() {
-        return;
-    }
-    let mut outs = [Out(std::ptr::null_mut()); MAX_PRODUCTS];
-    for (to, (w, out)) in outs.iter_mut().zip(products.iter_mut()) {
-        w.check(x, rows.len(), out);
-        *to = Out(out.as_mut_ptr());
-    }
-    let n_bytes = products.iter().map(|(w, _)| w.weight_bytes()).sum::<usize>();
-    let n_threads = if n_bytes * rows.len() < SHORT_BYTES { threads.n_present() } else { threads.n_threads() };
-    let plan = Plan::new(n_threads, rows.len(), products.iter().map(|(w, _)| *w));
-    let work = |claim: Range<usize>, worker: usize| {
-        if worker > 0 && claim.start == plan.share(worker).start {
-            x.prefetch();
-        }
-        let n_steps = claim.len() * (plan.unit_rows / PANEL_ROWS) * (x.k() / BLOCK);
-        let cursor = prefetch.and_then(|prefetch| prefetch.cursor(&claim, plan.n_units, n_steps));
-        let stream = plan.stream(&claim, worker, threads.next_start(worker)).with(cursor.as_ref());
-        for ((w, units), out) in plan.parts.iter().flatten().zip(outs) {
-            let (start, end) = (claim.start.max(units.start), claim.end.min(units.end));
-            if start < end {
-                let first = (start - units.start) * plan.unit_rows;
-                let w_rows = first..w.n_rows().min(first + (end - start) * plan.unit_rows);
-                // SAFETY: `check` compared `out` with the shapes, and this claim's columns are this worker's alone.
-                unsafe { w.multiply(w_rows, x, rows, out.0, stream) };
-            }
-        }
-    };
-    match n_threads {
-        1 => work(0..plan.n_units, 0),
-        _ => threads.for_each(plan.n_units, plan.grain, &work),
-    }
-}
-
-/// Work that takes one thread less than a millisecond or so, in weight bytes times activation rows.
-const SHORT_BYTES: usize = 32 * 1024 * 1024;
-
-/// Work that is worth a claim, in weight bytes times activation rows: a claim costs some 50 ns.
-const CLAIM_BYTES: usize = 32 * 1024;
-
-/// Returns how many units a worker claims at least: a 16th of its share, which is fine enough for unequal threads and
-/// coarse enough for straight streams, but not much less than [`CLAIM_BYTES`] of work, and at most its share.
-fn grain(n_units: usize, work_bytes: usize, n_threads: usize) -> usize {
-    let smallest = (CLAIM_BYTES * n_units + work_bytes / 2) / work_bytes.max(1);
-    (n_units / (16 * n_threads)).max(smallest).clamp(1, n_units.div_ceil(n_threads).max(1))
+/// Several products, each of its own rows of `x` (the experts of a mixture), as one parallel region: the same bits as
+/// [`matmul_rows`] of each.
+///
+/// # Panics
+/// As [`matmul_rows`] does, and with more than [`MAX_GROUPED`] products.
+pub fn matmul_grouped<'a>(threads: &ThreadPool, x: &Acts, products: impl IntoIterator<Item = Product<'a>>) {
+    region::multiply::<MAX_GROUPED>(threads, x, products, None);
 }

@@ -2,7 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::format::Format;
-use super::{Matrix, Plan};
+use super::region::Plan;
+use super::{MAX_PRODUCTS, Matrix};
 use crate::prefetch::PlanCursor;
 #[cfg(target_arch = "x86_64")]
 use crate::prefetch::Streaming;
@@ -104,7 +105,7 @@ pub(super) fn is_single(n_rows: usize) -> bool {
 /// Returns what each worker of a pool of `n_threads` reads in [`matmul_many`](super::matmul_many) of these matrices and one
 /// activation row: see [`ThreadPool::set_next`](ruvllm_threads::ThreadPool::set_next).
 pub fn next_shares(n_threads: usize, matrices: &[&Matrix]) -> NextShares {
-    let plan = Plan::new(n_threads, 1, matrices.iter().copied());
+    let plan = Plan::<MAX_PRODUCTS>::of_one_row(n_threads, matrices);
     (0..n_threads)
         .map(|worker| {
             let units = plan.share(worker);

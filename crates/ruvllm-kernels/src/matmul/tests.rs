@@ -1,7 +1,7 @@
 //! Every row of the table against f64 arithmetic, exact integers, and itself in other shapes.
 
 use super::acts::{GROUP, N_LARGE};
-use super::format::{BLOCK, Format, panel_bytes};
+use super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::int::scalar;
 use super::*;
 use crate::block::GgmlType;
@@ -13,6 +13,7 @@ use integers::{check_tables, step};
 use invariance::check_invariance;
 use proptest::prelude::*;
 use ruvllm_threads::arena::{AlignedVec, LargePages};
+use std::ops::Range;
 
 /// A small generator: tests need bytes, not statistics (SplitMix64).
 struct Rng(u64);

@@ -34,6 +34,19 @@ pub(super) fn check_invariance(
         for (&row, out) in rows.iter().zip(out.chunks_exact(n_rows)) {
             assert_eq!(bits(out), bits(&expected[row as usize * n_rows..][..n_rows]), "{case}, gathered");
         }
+        // The rows cut into as many products as there are cuts, one of them without a row.
+        let mut out = vec![f32::NAN; rows.len() * n_rows];
+        let cuts = [0, 1, 1, rows.len().min(3), rows.len()];
+        let mut left = &mut out[..];
+        let products = cuts.windows(2).map(|cut| {
+            let (out, rest) = std::mem::take(&mut left).split_at_mut((cut[1] - cut[0]) * n_rows);
+            left = rest;
+            Product { matrix: &w, rows: &rows[cut[0]..cut[1]], out }
+        });
+        matmul_grouped(&threads, &all, products);
+        for (&row, out) in rows.iter().zip(out.chunks_exact(n_rows)) {
+            assert_eq!(bits(out), bits(&expected[row as usize * n_rows..][..n_rows]), "{case}, grouped");
+        }
     }
 }
 

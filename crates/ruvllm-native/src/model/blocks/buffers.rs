@@ -142,6 +142,9 @@ pub(crate) struct LatentBuffers {
     pub values: Vec<f32>,
 }
 
+/// Rows of several experts that are computed together; one expert with more has a group of its own.
+pub(crate) const GROUP_ROWS: usize = 32;
+
 /// Routing lists and the experts' rows.
 pub(crate) struct MoeBuffers {
     /// `[n_rows, n_experts]`
@@ -149,13 +152,15 @@ pub(crate) struct MoeBuffers {
     /// `[n_rows, n_used]`
     pub chosen: Vec<u32>,
     pub weights: Vec<f32>,
-    /// Rows one expert works on and where their results go.
-    pub rows: Vec<u32>,
+    /// Places among the `chosen` by expert, and the row of each: `[n_rows · n_used]`.
     pub slots: Vec<u32>,
-    /// `[n_rows, n_ff_expert]`
+    pub rows: Vec<u32>,
+    /// The numbers from 0 on.
+    pub order: Vec<u32>,
+    /// `[rows of a group, n_ff_expert]`; a group has up to `n_rows` rows, or [`GROUP_ROWS`].
     pub gate: Vec<f32>,
     pub up: Vec<f32>,
-    /// `[n_rows, n_embd]`: one expert's output, or the shared expert's.
+    /// `[rows of a group, n_embd]`: the experts' output, or the shared expert's.
     pub expert: Vec<f32>,
     /// `[n_rows, n_used, n_embd]`
     pub outputs: Vec<f32>,
@@ -171,7 +176,7 @@ impl Buffers {
             [s.n_embd, s.o_width, s.n_ff, s.ssm.n_inner, s.ssm.n_low, s.latent.low, s.latent.head, s.latent.values];
         let k_max = k_max.into_iter().max().unwrap_or(0);
         let n_chosen = s.n_rows * s.n_experts_used;
-        let n_routed = if s.n_experts > 0 { s.n_rows } else { 0 };
+        let n_grouped = if s.n_experts > 0 { s.n_rows.max(GROUP_ROWS) } else { 0 };
         Buffers {
             acts: Acts::new(k_max, s.n_rows),
             attention: AttentionBuffers {
@@ -186,13 +191,14 @@ impl Buffers {
                 scores: rows(s.n_experts),
                 chosen: vec![0; n_chosen],
                 weights: vec![0.0; n_chosen],
-                rows: Vec::with_capacity(n_routed),
-                slots: Vec::with_capacity(n_routed),
-                gate: rows(s.n_ff_expert),
-                up: rows(s.n_ff_expert),
-                expert: vec![0.0; n_routed * s.n_embd],
+                slots: vec![0; n_chosen],
+                rows: vec![0; n_chosen],
+                order: (0..n_grouped as u32).collect(),
+                gate: vec![0.0; n_grouped * s.n_ff_expert],
+                up: vec![0.0; n_grouped * s.n_ff_expert],
+                expert: vec![0.0; n_grouped * s.n_embd],
                 outputs: vec![0.0; n_chosen * s.n_embd],
-                acts: Acts::new(s.n_ff_expert, n_routed),
+                acts: Acts::new(s.n_ff_expert, n_grouped),
             },
             conv: match s.conv {
                 true => ShortConvBuffers { bcx: rows(3 * s.n_embd), mixed: rows(s.n_embd) },

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::matmul::{
-    self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, MakeChunk, Matrix, ShortlistOut, TopK,
+    self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, MakeChunk, Matrix, Product, ShortlistOut, TopK,
 };
 use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_lora::{AdaptedRows, InputRows, LowRank};
@@ -246,18 +246,76 @@ impl<'a> Operand<'a> {
         shortlist.approx_logits(&compute.threads, self.acts, out);
     }
 
-    /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.
-    pub(crate) fn apply_rows(&mut self, compute: &Compute, linear: &Linear, rows: &[u32], out: &mut [f32]) {
-        self.prepare(compute, linear.format());
-        matmul::matmul_rows(&compute.threads, &linear.matrix, self.acts, rows, out);
-        if let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) {
-            let how = LowRank { table: compute.kernels.lowrank, threads: &compute.threads };
-            let k = self.x.len() / self.n;
-            for (&row, out) in rows.iter().zip(out.chunks_exact_mut(linear.n_out())) {
-                let x = &self.x[row as usize * k..][..k];
-                adapted.apply(how, InputRows { x, n: 1 }, Some(&[row]), [(linear.id, out)]);
-            }
+    /// Writes the products of a group of experts, shared among the threads as one piece of work: row `i` of each stack's results is
+    /// that of `x[rows[i]]` and the expert whose run has `i`. The same bits as [`Operand::apply`] gives those rows.
+    pub(crate) fn apply_experts<const N: usize>(
+        &mut self,
+        compute: &Compute,
+        runs: impl Iterator<Item = ExpertRun> + Clone,
+        rows: &[u32],
+        mut stacks: [ExpertStack<'_>; N],
+    ) {
+        for stack in &stacks {
+            runs.clone().for_each(|run| self.prepare(compute, stack.linears[run.expert].format()));
         }
-        linear.add_bias(out);
+        // The experts of the next layer are not known yet.
+        compute.threads.set_next(&NextShares::default());
+        let products = stacks.iter_mut().flat_map(|stack| {
+            stack.of(runs.clone()).map(|(run, linear, out)| Product {
+                matrix: &linear.matrix,
+                rows: &rows[run.rows],
+                out,
+            })
+        });
+        matmul::matmul_grouped(&compute.threads, self.acts, products);
+        for (run, linear, out) in stacks.iter_mut().flat_map(|stack| stack.of(runs.clone())) {
+            self.adapt(compute, linear, &rows[run.rows], out);
+            linear.add_bias(out);
+        }
+    }
+
+    /// Adds to `out`, the products of a layer and some rows, what the rows' adapters do to the layer.
+    fn adapt(&self, compute: &Compute, linear: &Linear, rows: &[u32], out: &mut [f32]) {
+        let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) else { return };
+        let how = LowRank { table: compute.kernels.lowrank, threads: &compute.threads };
+        let (k, mut left) = (self.x.len() / self.n, out);
+        for rows in rows.chunk_by(|row, next| row + 1 == *next) {
+            let (out, rest) = std::mem::take(&mut left).split_at_mut(rows.len() * linear.n_out());
+            left = rest;
+            let (start, n) = (rows[0] as usize, rows.len());
+            let picked = self.adapted.picked.map_or(rows, |picked| &picked[start..start + n]);
+            let inputs = InputRows { x: &self.x[start * k..(start + n) * k], n };
+            adapted.apply(how, inputs, Some(picked), [(linear.id, out)]);
+        }
+    }
+}
+
+/// Rows of a group that one expert works on.
+#[derive(Clone, Debug)]
+pub(crate) struct ExpertRun {
+    /// The expert's number.
+    pub expert: usize,
+    /// Its rows among those of the group. Runs lie one after another.
+    pub rows: Range<usize>,
+}
+
+/// One layer of each expert, and the results of a group.
+pub(crate) struct ExpertStack<'a> {
+    /// By expert; all of one shape.
+    pub linears: &'a [Linear],
+    /// `[rows of the group, n_out]`
+    pub out: &'a mut [f32],
+}
+
+impl ExpertStack<'_> {
+    /// Iterates over the experts of a group: each run with its layer and its part of the results.
+    fn of(&mut self, runs: impl Iterator<Item = ExpertRun>) -> impl Iterator<Item = (ExpertRun, &Linear, &mut [f32])> {
+        let (linears, mut left) = (self.linears, &mut *self.out);
+        runs.map(move |run| {
+            let linear = &linears[run.expert];
+            let (out, rest) = std::mem::take(&mut left).split_at_mut(run.rows.len() * linear.n_out());
+            left = rest;
+            (run, linear, out)
+        })
     }
 }

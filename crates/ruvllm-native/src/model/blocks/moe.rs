@@ -1,9 +1,12 @@
 //! Mixture of experts: a router, experts that see only their rows, and an optional shared expert.
 
-use ruvllm_kernels::matmul::{Chunking, MadeRows};
+use std::ops::Range;
+
+use ruvllm_kernels::matmul::{Chunking, MAX_GROUPED, MadeRows};
 use ruvllm_model::{ExpertActivation, ExpertGroups, Gating, MoeSpec};
 
-use super::buffers::{MlpBuffers, MoeBuffers};
+use super::buffers::{GROUP_ROWS, MlpBuffers, MoeBuffers};
+use super::linear::{ExpertRun, ExpertStack};
 use super::{Linear, Mlp, Operand};
 use crate::kernels::Compute;
 
@@ -61,12 +64,17 @@ impl Moe {
             let slots = row * self.spec.n_used..(row + 1) * self.spec.n_used;
             self.route(compute, scores, &mut buffers.chosen[slots.clone()], &mut buffers.weights[slots]);
         }
-        for expert in 0..n_experts {
-            self.run_expert(compute, expert, &mut operand, buffers);
+        let n_slots = n * self.spec.n_used;
+        buffers.sort_slots(n_slots, self.spec.n_used);
+        let mut start = 0;
+        while start < n_slots {
+            let end = buffers.group_end(start, n_slots);
+            self.run_group(compute, start..end, &mut operand, buffers);
+            start = end;
         }
         // Combined in the order of the router's choice, so that a row's result does not depend on its batch.
         out.fill(0.0);
-        for (slot, &weight) in buffers.weights[..n * self.spec.n_used].iter().enumerate() {
+        for (slot, &weight) in buffers.weights[..n_slots].iter().enumerate() {
             let row = slot / self.spec.n_used;
             let result = &buffers.outputs[slot * n_embd..(slot + 1) * n_embd];
             out[row * n_embd..(row + 1) * n_embd].iter_mut().zip(result).for_each(|(y, r)| *y += weight * r);
@@ -120,29 +128,18 @@ impl Moe {
         (open, n_members)
     }
 
-    /// Runs one expert on the rows that chose it and leaves the results in their slots.
-    fn run_expert(&self, compute: &Compute, expert: usize, operand: &mut Operand<'_>, buffers: &mut MoeBuffers) {
-        let (n, adapted) = (operand.n_rows(), operand.adapted());
-        buffers.rows.clear();
-        buffers.slots.clear();
-        for (slot, &chosen) in buffers.chosen[..n * self.spec.n_used].iter().enumerate() {
-            if chosen as usize == expert {
-                buffers.rows.push((slot / self.spec.n_used) as u32);
-                buffers.slots.push(slot as u32);
-            }
-        }
-        let (n_mine, n_ff, n_embd) = (buffers.rows.len(), self.n_ff(), self.down[expert].n_out());
-        if n_mine == 0 {
-            return;
-        }
-        let (gate, up) = (&mut buffers.gate[..n_mine * n_ff], &mut buffers.up[..n_mine * n_ff]);
-        operand.apply_rows(compute, &self.gate[expert], &buffers.rows, gate);
-        operand.apply_rows(compute, &self.up[expert], &buffers.rows, up);
-        let results = &mut buffers.expert[..n_mine * n_embd];
+    /// Runs some experts on the rows that chose them, `group` of the slots, and leaves the results in their slots.
+    fn run_group(&self, compute: &Compute, group: Range<usize>, operand: &mut Operand<'_>, buffers: &mut MoeBuffers) {
+        let (n, n_ff, n_embd) = (group.len(), self.n_ff(), self.down[0].n_out());
+        let (slots, rows, chosen) = (&buffers.slots[group.clone()], &buffers.rows[group], &buffers.chosen);
+        let runs = expert_runs(slots, chosen);
+        let (gate, up) = (&mut buffers.gate[..n * n_ff], &mut buffers.up[..n * n_ff]);
+        let gates = ExpertStack { linears: &self.gate, out: gate };
+        operand.apply_experts(compute, runs.clone(), rows, [gates, ExpertStack { linears: &self.up, out: up }]);
         let (table, activation) = (compute.kernels.activation, self.spec.activation);
-        let format = self.down[expert].format();
-        let adapted = adapted.of_rows(&buffers.rows);
-        let made = MadeRows { rows: gate, n: n_mine, format, chunking: Chunking::Anywhere };
+        let format = self.down[chosen[slots[0] as usize] as usize].format();
+        let made = MadeRows { rows: gate, n, format, chunking: Chunking::Anywhere };
+        let adapted = operand.adapted().of_rows(rows);
         let mut hidden = Operand::made(compute, &mut buffers.acts, adapted, made, [], &|range, gate, []| {
             let up = &up[range];
             match activation {
@@ -155,11 +152,43 @@ impl Moe {
                 }
             }
         });
-        hidden.apply(compute, &self.down[expert], results);
-        for (result, &slot) in results.chunks_exact(n_embd).zip(&buffers.slots) {
+        let results = &mut buffers.expert[..n * n_embd];
+        let downs = ExpertStack { linears: &self.down, out: results };
+        hidden.apply_experts(compute, runs, &buffers.order[..n], [downs]);
+        for (result, &slot) in results.chunks_exact(n_embd).zip(slots) {
             buffers.outputs[slot as usize * n_embd..(slot as usize + 1) * n_embd].copy_from_slice(result);
         }
     }
+}
+
+impl MoeBuffers {
+    /// Orders the slots by the expert that they chose, and within an expert by row.
+    fn sort_slots(&mut self, n_slots: usize, n_used: usize) {
+        let (slots, chosen) = (&mut self.slots[..n_slots], &self.chosen);
+        slots.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
+        slots.sort_unstable_by_key(|&slot| (chosen[slot as usize], slot));
+        self.rows.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot / n_used as u32);
+    }
+
+    /// Returns the end of the group that begins at slot `start`: whole experts, as many as have [`GROUP_ROWS`] rows together, and
+    /// one at least.
+    fn group_end(&self, start: usize, n_slots: usize) -> usize {
+        let mut runs = expert_runs(&self.slots[start..n_slots], &self.chosen).map(|run| start + run.rows.end);
+        let first = runs.next().unwrap_or(n_slots);
+        runs.take(GROUP_EXPERTS - 1).take_while(|end| end - start <= GROUP_ROWS).last().unwrap_or(first)
+    }
+}
+
+/// Most experts of a group: two products of each are one call.
+const GROUP_EXPERTS: usize = MAX_GROUPED / 2;
+
+/// Iterates over the experts of slots that are ordered by expert.
+fn expert_runs<'a>(slots: &'a [u32], chosen: &'a [u32]) -> impl Iterator<Item = ExpertRun> + Clone + 'a {
+    let expert = |slot: &u32| chosen[*slot as usize] as usize;
+    slots.chunk_by(move |a, b| expert(a) == expert(b)).scan(0, move |end, run| {
+        let start = std::mem::replace(end, *end + run.len());
+        Some(ExpertRun { expert: expert(&run[0]), rows: start..*end })
+    })
 }
 
 /// Returns the one with the largest rank. Ties go to the lower number, as a stable sort would have it; NaN never wins against a number.
