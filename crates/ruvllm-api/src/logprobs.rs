@@ -31,6 +31,28 @@ fn of_token(of: AnswerTokens<'_>, id: u32, logprob: f32) -> Value {
     json!({ "id": id, "token": named(&bytes), "logprob": finite(logprob), "bytes": bytes })
 }
 
+/// Returns the log-probabilities of a chat's tokens that another server told; null if there are none.
+pub fn of_chat_elsewhere(content: &[Value]) -> Value {
+    if content.is_empty() { Value::Null } else { json!({ "content": content, "refusal": null }) }
+}
+
+/// Returns those of a completion's tokens that another server told, in a chat's form. `offset` is as in [`of_completion`].
+pub fn of_completion_elsewhere(content: &[Value], offset: &mut usize) -> Value {
+    let mut lists = Lists::default();
+    let text = |token: &Value| token["token"].as_str().unwrap_or_default().to_owned();
+    let logprob = |token: &Value| token["logprob"].as_f64().map(|logprob| logprob as f32);
+    for token in content {
+        let n_chars = text(token).chars().count();
+        let top = token["top_logprobs"].as_array().into_iter().flatten();
+        lists.tokens.push(text(token));
+        lists.token_logprobs.push(logprob(token));
+        lists.top_logprobs.push(Some(top.map(|token| (text(token), token["logprob"].clone())).collect()));
+        lists.text_offset.push(*offset);
+        *offset += n_chars;
+    }
+    lists.json()
+}
+
 /// The log-probabilities of a completion's tokens, as lists beside each other.
 #[derive(Default)]
 struct Lists {

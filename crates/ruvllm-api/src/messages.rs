@@ -82,6 +82,14 @@ pub fn for_template(messages: &[Value], text: &ModelText) -> Result<Vec<Value>, 
     messages.iter().enumerate().map(|(i, message)| one(message, &format!("messages[{i}]"), knows_names)).collect()
 }
 
+/// Returns the conversation as [`for_template`] does, for a model whose template is not known.
+///
+/// # Errors
+/// As [`for_template`].
+pub fn for_any_template(messages: &[Value]) -> Result<Vec<Value>, ApiError> {
+    messages.iter().enumerate().map(|(i, message)| one(message, &format!("messages[{i}]"), true)).collect()
+}
+
 fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError> {
     let get = |name: &str| message.get(name).filter(|value| !value.is_null());
     let role = get("role").and_then(Value::as_str).unwrap_or_default();
