@@ -42,7 +42,7 @@ pub fn of_completion_elsewhere(content: &[Value], offset: &mut usize) -> Value {
     let text = |token: &Value| token["token"].as_str().unwrap_or_default().to_owned();
     let logprob = |token: &Value| token["logprob"].as_f64().map(|logprob| logprob as f32);
     for token in content {
-        let n_chars = text(token).chars().count();
+        let n_chars = n_chars_of(&text(token));
         let top = token["top_logprobs"].as_array().into_iter().flatten();
         lists.tokens.push(text(token));
         lists.token_logprobs.push(logprob(token));
@@ -51,6 +51,23 @@ pub fn of_completion_elsewhere(content: &[Value], offset: &mut usize) -> Value {
         *offset += n_chars;
     }
     lists.json()
+}
+
+/// Returns how many characters of text a token is that is called so: one that is no text is called by its bytes.
+fn n_chars_of(name: &str) -> usize {
+    let Some(escaped) = name.strip_prefix("bytes:") else { return name.chars().count() };
+    let (mut bytes, mut rest) = (Vec::new(), escaped);
+    while let Some(first) = rest.chars().next() {
+        let hex = rest.strip_prefix("\\x").and_then(|hex| hex.get(..2));
+        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let n_taken = if byte.is_some() { 4 } else { first.len_utf8() };
+        match byte {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(&rest.as_bytes()[..n_taken]),
+        }
+        rest = &rest[n_taken..];
+    }
+    String::from_utf8_lossy(&bytes).chars().count()
 }
 
 /// The log-probabilities of a completion's tokens, as lists beside each other.
@@ -165,6 +182,9 @@ mod tests {
     #[test]
     fn parts_of_characters_are_told_apart() {
         assert_eq!(named("é".as_bytes()), "é");
+        for (name, n) in [("é", 1), ("bytes:\\xe6", 1), ("bytes:\\x9ca", 2), ("bytes:\\xé", 3), ("bytes:", 0)] {
+            assert_eq!(n_chars_of(name), n, "{name}");
+        }
         assert_eq!((named(&[0xe6]), named(&[0x9c, b'a'])), ("bytes:\\xe6".to_owned(), "bytes:\\x9ca".to_owned()));
     }
 }

@@ -94,9 +94,14 @@ impl Record {
     }
 }
 
+/// Returns the digest that records have of a text: BLAKE3 of its bytes.
+pub fn text_digest(text: &str) -> [u8; 32] {
+    *blake3::hash(text.as_bytes()).as_bytes()
+}
+
 /// Returns the record of a text.
 fn digest(text: &str, n: usize) -> Content {
-    Content { digest: *blake3::hash(text.as_bytes()).as_bytes(), n_tokens: n_tokens(n), tokens: None }
+    Content { digest: text_digest(text), n_tokens: n_tokens(n), tokens: None }
 }
 
 fn n_tokens(n: usize) -> u32 {
