@@ -140,11 +140,14 @@ fn call(call: &Value, path: &str) -> Result<Value, ApiError> {
     Ok(call)
 }
 
-/// Returns the arguments of an earlier call as a value; of none there is an empty text.
+/// Returns the arguments of an earlier call as a value, which Ollama's API has them as; of none there is an empty text.
 ///
 /// # Errors
 /// 400: they are no JSON.
 pub fn arguments(given: &Value, path: &str) -> Result<Value, ApiError> {
+    if given.is_object() {
+        return Ok(given.clone());
+    }
     let text = given.as_str().unwrap_or_default();
     if text.trim().is_empty() {
         return Ok(json!({}));
@@ -246,5 +249,19 @@ pub fn encode(text: &ModelText, mut input: ChatInput, encoding: Encoding<'_>) ->
             Ok(tokens) if tokens.len() <= n_max => return Ok(tokens),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_values_or_their_text() {
+        let read = |given: Value| arguments(&given, "arguments").map_err(|error| error.code);
+        assert_eq!(read(json!({ "a": 1 })), Ok(json!({ "a": 1 })));
+        assert_eq!(read(json!("{\"a\": 1}")), Ok(json!({ "a": 1 })));
+        assert_eq!((read(json!(" ")), read(Value::Null)), (Ok(json!({})), Ok(json!({}))));
+        assert_eq!(read(json!("{")), Err(Some("invalid_value")));
     }
 }

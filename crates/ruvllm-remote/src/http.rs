@@ -58,6 +58,11 @@ impl Http {
             let line = format!("'{url}' is no address of a server; write http://HOST:PORT/v1");
             return Err(BackendError::new(BackendErrorKind::Options, line));
         }
+        if url.split('/').nth(2).is_some_and(|host| host.contains('@')) {
+            // It would be shown with every error.
+            let line = "the address of a server has no user and no password; its key is sent as a bearer token";
+            return Err(BackendError::new(BackendErrorKind::Options, line));
+        }
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(options.connect_timeout))

@@ -11,7 +11,7 @@ use crate::tools::error::{Error, Result};
 /// The answer being written. The first Ctrl-C takes it, so a second one ends the program.
 static ANSWER: Mutex<Option<Answer>> = Mutex::new(None);
 
-/// What ends an answer that is being written.
+/// The switch that ends an answer that is being written.
 enum Answer {
     /// One of an engine.
     Engine(CancelToken),

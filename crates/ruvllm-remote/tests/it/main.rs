@@ -232,6 +232,8 @@ fn keys_names_and_addresses_are_checked() {
     assert!(!format!("{:?}", RemoteOptions { key, ..RemoteOptions::new("http://a") }).contains("secret"));
     let line = RemoteBackend::connect(RemoteOptions::new("localhost:8080")).expect_err("no address").to_string();
     assert_eq!(line, "'localhost:8080' is no address of a server; write http://HOST:PORT/v1");
+    let line = RemoteBackend::connect(RemoteOptions::new("http://ann:secret@host/v1")).expect_err("a user").to_string();
+    assert!(line.starts_with("the address of a server has no user") && !line.contains("secret"), "{line}");
     let nobody = RemoteOptions { n_retries: 0, ..RemoteOptions::new("http://127.0.0.1:9/v1") };
     let error = RemoteBackend::connect(nobody).expect_err("nobody listens");
     assert_eq!(error.kind(), BackendErrorKind::Remote);

@@ -105,7 +105,7 @@ pub(crate) struct Summary {
     remote: Option<Told>,
 }
 
-/// What another server told of an answer.
+/// An answer as another server told it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     events: Vec<AnswerEvent>,

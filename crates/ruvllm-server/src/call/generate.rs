@@ -115,7 +115,7 @@ impl ParsedRequest {
     }
 }
 
-/// What is said of a request by the engine or the other server.
+/// Event of a request, from the engine or the other server.
 #[expect(clippy::large_enum_variant, reason = "nearly all are events; a box would be an allocation for each token")]
 enum AnyEvent {
     Progress(PromptProgress),

@@ -14,7 +14,7 @@ use super::generate::ParsedRequest;
 use super::patterns::attend;
 use crate::state::gate::offload;
 
-/// What an answer goes on from.
+/// Prompt of an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Prompt {
     /// Tokens, for an engine.

@@ -41,7 +41,7 @@ pub struct Said {
     pub note: Option<String>,
 }
 
-/// What answers a conversation: a model of this process, or another server.
+/// A model that answers a conversation: one of this process, or of another server.
 pub trait Answers {
     /// Returns the model's name.
     fn name(&self) -> &str;

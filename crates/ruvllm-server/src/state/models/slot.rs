@@ -32,7 +32,7 @@ pub struct ModelSource {
     pub(super) labels: Labels,
 }
 
-/// What answers for a model of another server.
+/// The other server that answers for a model.
 pub(super) struct RemoteSource {
     pub(super) backend: Arc<dyn Completions>,
     /// Requests that are sent to it at once.
@@ -129,7 +129,7 @@ pub(crate) struct Model {
     pub recorder: Option<Recorder>,
 }
 
-/// What answers for a model.
+/// The side that answers for a model.
 pub(crate) enum Answers {
     /// An engine of this process.
     Engine(Service),
