@@ -1,6 +1,7 @@
 //! What a request that is refused or fails is answered with: one line, a status, and the shape its API expects.
 
 use http::StatusCode;
+use ruvllm_backend::{BackendError, BackendErrorKind};
 use ruvllm_engine::{EngineError, ErrorKind, GrammarError, TextError};
 use serde_json::{Value, json};
 
@@ -158,6 +159,26 @@ impl From<EngineError> for ApiError {
         ApiError { code, ..ApiError::new(status, error.to_string()) }
     }
 }
+
+/// A model that another server answers for: its refusals are the client's where the request is at fault, and a bad gateway
+/// otherwise.
+impl From<BackendError> for ApiError {
+    fn from(error: BackendError) -> ApiError {
+        let retry_after_s = error.retry_after_s();
+        let (status, code) = match error.kind() {
+            BackendErrorKind::Busy => (StatusCode::TOO_MANY_REQUESTS, "backend_busy"),
+            BackendErrorKind::Timeout => (StatusCode::GATEWAY_TIMEOUT, "backend_timeout"),
+            BackendErrorKind::Key | BackendErrorKind::Options => (StatusCode::BAD_GATEWAY, "backend_refused"),
+            BackendErrorKind::Remote if retry_after_s.is_some() => {
+                (StatusCode::SERVICE_UNAVAILABLE, "backend_unavailable")
+            }
+            BackendErrorKind::Remote => (StatusCode::BAD_GATEWAY, "backend_unavailable"),
+            _ => return EngineError::from(error).into(),
+        };
+        ApiError { retry_after_s, ..ApiError::new(status, error.to_string()).code(code) }
+    }
+}
+
 /// Returns a line without the `(os error N)` that help nobody.
 pub fn without_numbers(line: &str) -> String {
     let mut parts = line.split(" (os error ");

@@ -49,10 +49,7 @@ pub fn read_input(
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     match input {
         Value::Array(items) if !is_one(items) => {
-            if items.len() > N_MAX {
-                let line = format!("'{name}' has {} texts; {N_MAX} are the most", items.len());
-                return Err(ApiError::bad(name, line).code("invalid_value"));
-            }
+            check_number(items.len(), name)?;
             items.iter().map(|item| read_one(item, name, &encode)).collect()
         }
         input => Ok(vec![read_one(input, name, &encode)?]),
@@ -82,6 +79,27 @@ pub fn text_of(input: &Value, i: usize) -> Option<String> {
         Value::Array(items) => whole_text(items.get(i)?),
         input => whole_text(input),
     }
+}
+
+/// Returns the texts of an [`INPUT`], which is the field `name`; none if tokens are among them.
+///
+/// # Errors
+/// 400: too many texts.
+pub fn texts(input: &Value, name: &str) -> Result<Option<Vec<String>>, ApiError> {
+    let n = match input {
+        Value::Array(items) if !is_one(items) => items.len(),
+        _ => 1,
+    };
+    check_number(n, name)?;
+    Ok((0..n).map(|i| text_of(input, i)).collect())
+}
+
+fn check_number(n: usize, name: &str) -> Result<(), ApiError> {
+    if n <= N_MAX {
+        return Ok(());
+    }
+    let line = format!("'{name}' has {n} texts; {N_MAX} are the most");
+    Err(ApiError::bad(name, line).code("invalid_value"))
 }
 
 fn whole_text(item: &Value) -> Option<String> {
@@ -166,6 +184,8 @@ mod tests {
         ] {
             assert_eq!(read(input), Err(expected.to_owned()));
         }
+        assert_eq!(texts(&json!(["a", { "prompt_string": "b" }]), "input"), Ok(Some(vec!["a".into(), "b".into()])));
+        assert_eq!((texts(&json!(["a", [7]]), "input"), texts(&json!([7]), "input")), (Ok(None), Ok(None)));
         assert_eq!(read(json!(vec!["a"; 2049])), Err("'input' has 2049 texts; 2048 are the most".to_owned()));
     }
 }

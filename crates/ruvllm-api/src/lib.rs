@@ -33,6 +33,7 @@ pub mod messages;
 pub mod progress;
 pub mod reading;
 pub mod record;
+pub mod remote;
 pub mod response_format;
 pub mod routing;
 pub mod sampling;

@@ -31,6 +31,45 @@ fn of_token(of: AnswerTokens<'_>, id: u32, logprob: f32) -> Value {
     json!({ "id": id, "token": named(&bytes), "logprob": finite(logprob), "bytes": bytes })
 }
 
+/// Returns the log-probabilities of a chat's tokens that another server told; null if there are none.
+pub fn of_chat_elsewhere(content: &[Value]) -> Value {
+    if content.is_empty() { Value::Null } else { json!({ "content": content, "refusal": null }) }
+}
+
+/// Returns those of a completion's tokens that another server told, in a chat's form. `offset` is as in [`of_completion`].
+pub fn of_completion_elsewhere(content: &[Value], offset: &mut usize) -> Value {
+    let mut lists = Lists::default();
+    let text = |token: &Value| token["token"].as_str().unwrap_or_default().to_owned();
+    let logprob = |token: &Value| token["logprob"].as_f64().map(|logprob| logprob as f32);
+    for token in content {
+        let n_chars = n_chars_of(&text(token));
+        let top = token["top_logprobs"].as_array().into_iter().flatten();
+        lists.tokens.push(text(token));
+        lists.token_logprobs.push(logprob(token));
+        lists.top_logprobs.push(Some(top.map(|token| (text(token), token["logprob"].clone())).collect()));
+        lists.text_offset.push(*offset);
+        *offset += n_chars;
+    }
+    lists.json()
+}
+
+/// Returns how many characters of text a token is that is called so: one that is no text is called by its bytes.
+fn n_chars_of(name: &str) -> usize {
+    let Some(escaped) = name.strip_prefix("bytes:") else { return name.chars().count() };
+    let (mut bytes, mut rest) = (Vec::new(), escaped);
+    while let Some(first) = rest.chars().next() {
+        let hex = rest.strip_prefix("\\x").and_then(|hex| hex.get(..2));
+        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let n_taken = if byte.is_some() { 4 } else { first.len_utf8() };
+        match byte {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(&rest.as_bytes()[..n_taken]),
+        }
+        rest = &rest[n_taken..];
+    }
+    String::from_utf8_lossy(&bytes).chars().count()
+}
+
 /// The log-probabilities of a completion's tokens, as lists beside each other.
 #[derive(Default)]
 struct Lists {
@@ -143,6 +182,9 @@ mod tests {
     #[test]
     fn parts_of_characters_are_told_apart() {
         assert_eq!(named("é".as_bytes()), "é");
+        for (name, n) in [("é", 1), ("bytes:\\xe6", 1), ("bytes:\\x9ca", 2), ("bytes:\\xé", 3), ("bytes:", 0)] {
+            assert_eq!(n_chars_of(name), n, "{name}");
+        }
         assert_eq!((named(&[0xe6]), named(&[0x9c, b'a'])), ("bytes:\\xe6".to_owned(), "bytes:\\x9ca".to_owned()));
     }
 }

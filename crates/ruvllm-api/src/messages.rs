@@ -82,6 +82,14 @@ pub fn for_template(messages: &[Value], text: &ModelText) -> Result<Vec<Value>, 
     messages.iter().enumerate().map(|(i, message)| one(message, &format!("messages[{i}]"), knows_names)).collect()
 }
 
+/// Returns the conversation as [`for_template`] does, for a model whose template is not known.
+///
+/// # Errors
+/// As [`for_template`].
+pub fn for_any_template(messages: &[Value]) -> Result<Vec<Value>, ApiError> {
+    messages.iter().enumerate().map(|(i, message)| one(message, &format!("messages[{i}]"), true)).collect()
+}
+
 fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError> {
     let get = |name: &str| message.get(name).filter(|value| !value.is_null());
     let role = get("role").and_then(Value::as_str).unwrap_or_default();
@@ -132,11 +140,14 @@ fn call(call: &Value, path: &str) -> Result<Value, ApiError> {
     Ok(call)
 }
 
-/// Returns the arguments of an earlier call as a value; of none there is an empty text.
+/// Returns the arguments of an earlier call as a value, which Ollama's API has them as; of none there is an empty text.
 ///
 /// # Errors
 /// 400: they are no JSON.
 pub fn arguments(given: &Value, path: &str) -> Result<Value, ApiError> {
+    if given.is_object() {
+        return Ok(given.clone());
+    }
     let text = given.as_str().unwrap_or_default();
     if text.trim().is_empty() {
         return Ok(json!({}));
@@ -238,5 +249,19 @@ pub fn encode(text: &ModelText, mut input: ChatInput, encoding: Encoding<'_>) ->
             Ok(tokens) if tokens.len() <= n_max => return Ok(tokens),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_values_or_their_text() {
+        let read = |given: Value| arguments(&given, "arguments").map_err(|error| error.code);
+        assert_eq!(read(json!({ "a": 1 })), Ok(json!({ "a": 1 })));
+        assert_eq!(read(json!("{\"a\": 1}")), Ok(json!({ "a": 1 })));
+        assert_eq!((read(json!(" ")), read(Value::Null)), (Ok(json!({})), Ok(json!({}))));
+        assert_eq!(read(json!("{")), Err(Some("invalid_value")));
     }
 }

@@ -104,8 +104,13 @@ pub struct Whole {
 impl Whole {
     /// Reads the answer of a summary.
     pub fn read(mut reading: AnswerReader, summary: &GenerationSummary) -> Whole {
+        Whole::of_events(reading.finish(&summary.text, summary))
+    }
+
+    /// Puts the pieces of an answer together.
+    pub fn of_events(events: Vec<AnswerEvent>) -> Whole {
         let mut whole = Whole::default();
-        for event in reading.finish(&summary.text, summary) {
+        for event in events {
             match event {
                 AnswerEvent::Thought(text) => whole.thought.push_str(&text),
                 AnswerEvent::Said(CallEvent::Text(text)) => whole.said.push_str(&text),

@@ -153,6 +153,19 @@ pub fn not_done(given: &ValidBody, text: &ModelText) -> Option<&'static str> {
     (Wish::of(given).kind == Some("enabled") && !is_known(text)).then_some("thinking")
 }
 
+/// Returns what a request says about thinking in the fields that servers of OpenAI's chat API take.
+pub fn for_server(given: &ValidBody) -> Map<String, Value> {
+    let Wish { effort, is_on, .. } = Wish::of(given);
+    let mut variables = given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
+    if let Some(is_on) = is_on {
+        variables.entry("enable_thinking").or_insert(json!(is_on));
+    }
+    let effort = effort.map(|effort| ("reasoning_effort", json!(effort)));
+    let budget = budget(given).map(|n| (BUDGET.name, json!(n)));
+    let variables = (!variables.is_empty()).then(|| ("chat_template_kwargs", Value::Object(variables)));
+    [effort, budget, variables].into_iter().flatten().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 const DISPLAY: Field = unheeded("display", Kind::Text, "thoughts are where the model writes them");
 
 /// Returns the variables for a request's chat template: those that it gives, and what it says about thinking as far as the

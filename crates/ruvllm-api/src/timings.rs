@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ruvllm_engine::GenerationSummary;
+use ruvllm_engine::{GenerationSummary, Timings};
 use serde_json::{Value, json};
 
 use crate::fields::{Field, Kind, ValidBody, optional};
@@ -16,8 +16,12 @@ pub const TIMINGS_PER_TOKEN: Field = optional(
 
 /// Returns how long a finished answer took.
 pub fn timings(summary: &GenerationSummary) -> Value {
-    let (times, n_predicted) = (&summary.timings, summary.tokens.len());
-    let n_computed = summary.prompt_tokens.len() - times.cached_tokens;
+    timings_of(&summary.timings, summary.prompt_tokens.len(), summary.tokens.len())
+}
+
+/// Returns how long an answer of so many tokens to a prompt took.
+pub fn timings_of(times: &Timings, n_prompt: usize, n_predicted: usize) -> Value {
+    let n_computed = n_prompt.saturating_sub(times.cached_tokens);
     json!({
         "cache_n": times.cached_tokens,
         "prompt_n": n_computed,

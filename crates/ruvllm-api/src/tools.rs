@@ -105,11 +105,31 @@ pub const ANTHROPIC: &[Field] = &[
     optional("tool_choice", ANTHROPIC_CHOICE, "whether it uses one"),
 ];
 
+/// Functions that the model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    /// The functions.
+    pub tools: Vec<Tool>,
+    /// Whether one must be called.
+    pub choice: ToolChoice,
+    /// Whether several calls may come in one answer.
+    pub is_parallel: bool,
+}
+
 /// Reads the functions that the model may call, in the way of any of the APIs; none if it may call none.
 ///
 /// # Errors
 /// 400: a choice without functions, or what [`ToolUse::new`] says.
 pub fn read(given: &ValidBody, text: &ModelText) -> Result<Option<ToolUse>, ApiError> {
+    let Some(Offer { tools, choice, is_parallel }) = offered(given)? else { return Ok(None) };
+    Ok(Some(ToolUse::new(text, tools, choice, is_parallel).map_err(|error| in_tools(error.into()))?))
+}
+
+/// Reads the functions that the model may call as [`read`] does, for a model that is elsewhere.
+///
+/// # Errors
+/// 400: a choice without functions.
+pub fn offered(given: &ValidBody) -> Result<Option<Offer>, ApiError> {
     let choice = given.get("tool_choice");
     let kind = choice.and_then(|choice| choice.as_str().or_else(|| choice["type"].as_str()));
     let chosen = choice.and_then(|choice| choice["name"].as_str().or_else(|| choice["function"]["name"].as_str()));
@@ -128,8 +148,7 @@ pub fn read(given: &ValidBody, text: &ModelText) -> Result<Option<ToolUse>, ApiE
     }
     let is_alone = choice.is_some_and(|choice| choice["disable_parallel_tool_use"] == true)
         || given.get("parallel_tool_calls") == Some(&Value::Bool(false));
-    let tool_use = ToolUse::new(text, tools, choice_read, !is_alone).map_err(|error| in_tools(error.into()))?;
-    Ok(Some(tool_use))
+    Ok(Some(Offer { tools, choice: choice_read, is_parallel: !is_alone }))
 }
 
 /// Returns whether a tool is one of the client's: those that a server has are left out.

@@ -4,13 +4,15 @@ use std::ops::ControlFlow;
 
 use serde_json::{Map, Value};
 
-use crate::{BackendError, DeviceInfo};
+use crate::{BackendError, DeviceInfo, Interrupt};
 
 /// A request for an answer, in the terms of OpenAI's chat API.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct CompletionRequest {
     /// The conversation: objects with `role` and `content`.
     pub messages: Vec<Value>,
+    /// A text that is continued as it is, instead of the conversation.
+    pub prompt: Option<String>,
     /// Most tokens of the answer; `None` leaves it to the other side.
     pub max_tokens: Option<usize>,
     /// Temperature of the sampler; `None` leaves it to the other side, as the fields below.
@@ -31,6 +33,8 @@ pub struct CompletionRequest {
     pub top_logprobs: Option<usize>,
     /// More fields of the body, as the other side knows them.
     pub extra: Map<String, Value>,
+    /// Ends the request from another thread.
+    pub interrupt: Interrupt,
 }
 
 /// A piece of an answer.
@@ -88,7 +92,8 @@ pub trait Completions: Send + Sync {
     /// Returns the name of the model that answers, and of the backend.
     fn info(&self) -> (&str, &DeviceInfo);
 
-    /// Answers a request. `each` is told every piece as it comes; when it breaks off, the request is given up.
+    /// Answers a request. `each` is told every piece as it comes; when it breaks off, or the request's [`Interrupt`] is set, the
+    /// request is given up.
     ///
     /// # Errors
     /// The other side refuses the request, cannot be reached, or breaks off; pieces told until then are part of the answer.
@@ -103,4 +108,12 @@ pub trait Completions: Send + Sync {
     /// # Errors
     /// As [`Completions::generate`]; the other side makes none.
     fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, BackendError>;
+
+    /// Asks whether the other side takes requests, and waits for some seconds at most. By default it always does.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn check(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 }

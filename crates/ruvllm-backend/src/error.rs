@@ -30,6 +30,12 @@ pub enum BackendErrorKind {
     Cancelled,
     /// The other side of a connection did not answer, or refused.
     Remote,
+    /// The other side of a connection did not answer in time.
+    Timeout,
+    /// The other side of a connection has no room now.
+    Busy,
+    /// The other side of a connection does not take the key.
+    Key,
 }
 
 /// An error of a backend: a kind for code, one line for people, and a cause where there is one.
@@ -38,6 +44,7 @@ pub struct BackendError {
     kind: BackendErrorKind,
     message: String,
     source: Option<Cause>,
+    retry_after_s: Option<u64>,
 }
 
 /// The error that caused another one.
@@ -46,13 +53,23 @@ pub type Cause = Box<dyn Error + Send + Sync>;
 impl BackendError {
     /// Makes an error from its kind and one line (lower case, no full stop, with the numbers and what to do).
     pub fn new(kind: BackendErrorKind, message: impl Into<String>) -> BackendError {
-        BackendError { kind, message: message.into(), source: None }
+        BackendError { kind, message: message.into(), source: None, retry_after_s: None }
     }
 
     /// Returns the error with its cause.
     pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> BackendError {
         self.source = Some(Box::new(source));
         self
+    }
+
+    /// Returns the error with the seconds after which the same request may be taken.
+    pub fn with_retry_after(self, seconds: Option<u64>) -> BackendError {
+        BackendError { retry_after_s: seconds, ..self }
+    }
+
+    /// Returns the seconds after which the same request may be taken, if that is known.
+    pub fn retry_after_s(&self) -> Option<u64> {
+        self.retry_after_s
     }
 
     /// Makes the error of a model that cannot do something.

@@ -20,6 +20,7 @@ mod embeddings;
 mod error;
 mod hidden;
 pub mod identity;
+mod interrupt;
 pub mod loading;
 mod logit_rows;
 mod model;
@@ -31,6 +32,7 @@ pub use completions::{CallPiece, CompletionEnd, CompletionEvent, CompletionReque
 pub use embeddings::Embeddings;
 pub use error::{BackendError, BackendErrorKind, Cause};
 pub use hidden::HiddenStates;
+pub use interrupt::Interrupt;
 pub use logit_rows::LogitRows;
 pub use model::{DeviceInfo, ModelInfo, SeqId, TokenModel};
 pub use paged::{CachedPrefix, KvFolder, KvRoom, PagedKv};

@@ -102,11 +102,11 @@ impl From<BackendError> for EngineError {
             BackendErrorKind::Unsupported => ErrorKind::Unsupported,
             BackendErrorKind::Prompt => ErrorKind::Prompt,
             BackendErrorKind::ContextLength => ErrorKind::ContextLength,
-            BackendErrorKind::Options => ErrorKind::Options,
+            BackendErrorKind::Options | BackendErrorKind::Key => ErrorKind::Options,
             BackendErrorKind::Adapter => ErrorKind::Adapter,
             BackendErrorKind::Cache => ErrorKind::Cache,
             BackendErrorKind::Cancelled => ErrorKind::Cancelled,
-            BackendErrorKind::Remote => ErrorKind::Remote,
+            BackendErrorKind::Remote | BackendErrorKind::Timeout | BackendErrorKind::Busy => ErrorKind::Remote,
             _ => ErrorKind::Model,
         };
         EngineError { kind, message, source }

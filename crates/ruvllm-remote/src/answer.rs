@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use ruvllm_backend::{BackendError, BackendErrorKind, CallPiece, CompletionEnd, CompletionEvent, Usage};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Tells pieces, and returns whether to go on.
 type Each<'a> = dyn FnMut(CompletionEvent) -> ControlFlow<()> + 'a;
@@ -46,14 +46,20 @@ impl Answer {
         Ok(told)
     }
 
+    /// Ends an answer that its caller gave up.
+    pub(crate) fn given_up(self) -> CompletionEnd {
+        CompletionEnd { finish_reason: None, ..self.end }
+    }
+
     /// Ends the answer.
     ///
     /// # Errors
     /// The stream ended before the answer did, and not by the caller's wish.
-    pub(crate) fn end(mut self) -> Result<CompletionEnd, BackendError> {
+    pub(crate) fn end(self) -> Result<CompletionEnd, BackendError> {
         if self.is_given_up {
-            self.end.finish_reason = None;
-        } else if self.end.finish_reason.is_none() {
+            return Ok(self.given_up());
+        }
+        if self.end.finish_reason.is_none() {
             let line = "the server's stream ended before the answer did; ask again";
             return Err(BackendError::new(BackendErrorKind::Remote, line));
         }
@@ -67,9 +73,26 @@ fn pieces(choice: &Value) -> impl Iterator<Item = CompletionEvent> {
     let text = |name: &str| delta[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let thought = text("reasoning_content").or_else(|| text("reasoning")).map(CompletionEvent::Thought);
     let calls = delta["tool_calls"].as_array().into_iter().flatten().map(call).map(CompletionEvent::Call);
-    let logprobs = choice["logprobs"]["content"].as_array().filter(|content| !content.is_empty()).cloned();
-    let text = text("content").map(CompletionEvent::Text);
+    let logprobs = logprobs(&choice["logprobs"]);
+    // Of a text that is continued the pieces are no changes of a message.
+    let continued = || choice["text"].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let text = text("content").or_else(continued).map(CompletionEvent::Text);
     thought.into_iter().chain(text).chain(calls).chain(logprobs.map(CompletionEvent::Logprobs))
+}
+
+/// Returns the log-probabilities of a piece as chats have them: those of a continued text are lists beside each other.
+fn logprobs(logprobs: &Value) -> Option<Vec<Value>> {
+    let list = |name: &str| logprobs[name].as_array();
+    let of_token = |(i, token): (usize, &Value)| {
+        let top = logprobs["top_logprobs"][i].as_object().into_iter().flatten();
+        let top = top.map(|(token, logprob)| json!({ "token": token, "logprob": logprob }));
+        json!({ "token": token, "logprob": logprobs["token_logprobs"][i], "top_logprobs": top.collect::<Vec<_>>() })
+    };
+    let found = match list("content") {
+        Some(content) => content.clone(),
+        None => list("tokens").into_iter().flatten().enumerate().map(of_token).collect(),
+    };
+    (!found.is_empty()).then_some(found)
 }
 
 fn call(call: &Value) -> CallPiece {

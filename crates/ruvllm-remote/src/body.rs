@@ -10,7 +10,10 @@ pub(crate) fn of(request: &CompletionRequest, model: &str) -> Value {
     let mut body = Map::new();
     let mut put = |name: &str, value: Option<Value>| drop(value.map(|value| body.insert(name.to_owned(), value)));
     put("model", Some(json!(model)));
-    put("messages", Some(json!(messages)));
+    match &request.prompt {
+        Some(prompt) => put("prompt", Some(json!(prompt))),
+        None => put("messages", Some(json!(messages))),
+    }
     put("stream", Some(json!(true)));
     put("stream_options", Some(json!({ "include_usage": true })));
     put("max_tokens", max_tokens.map(|n| json!(n)));
@@ -21,8 +24,13 @@ pub(crate) fn of(request: &CompletionRequest, model: &str) -> Value {
     put("tools", (!tools.is_empty()).then(|| json!(tools)));
     put("tool_choice", tool_choice.clone());
     put("response_format", response_format.clone());
-    put("logprobs", top_logprobs.map(|_| json!(true)));
-    put("top_logprobs", top_logprobs.map(|n| json!(n)));
+    match request.prompt {
+        Some(_) => put("logprobs", top_logprobs.map(|n| json!(n))),
+        None => {
+            put("logprobs", top_logprobs.map(|_| json!(true)));
+            put("top_logprobs", top_logprobs.map(|n| json!(n)));
+        }
+    }
     extra.iter().for_each(|(name, value)| put(name, Some(value.clone())));
     Value::Object(body)
 }
@@ -45,5 +53,8 @@ mod tests {
         let body = of(&request, "m");
         assert_eq!((&body["seed"], &body["top_k"]), (&json!(9), &json!(5)), "what is said last counts");
         assert_eq!((&body["logprobs"], &body["top_logprobs"]), (&json!(true), &json!(2)));
+        let body = of(&CompletionRequest { prompt: Some("a".to_owned()), ..request }, "m");
+        assert_eq!((&body["prompt"], &body["logprobs"]), (&json!("a"), &json!(2)));
+        assert!(body.get("messages").is_none() && body.get("top_logprobs").is_none());
     }
 }

@@ -2,7 +2,8 @@
 //! another RuvLLM).
 //!
 //! [`RemoteBackend`] is a [`Completions`]. It streams, so that the first piece comes early; a caller that stops listening
-//! ends the request on the other side too, because the connection is closed. What fails before the first piece is tried
+//! ends the request on the other side too, because the connection is closed; an [`Interrupt`](ruvllm_backend::Interrupt) does
+//! so while nothing comes. What fails before the first piece is tried
 //! again; nothing is asked twice once a piece came.
 //!
 //! Numeric contract: none. The other side chooses the tokens.
@@ -84,15 +85,15 @@ impl Completions for RemoteBackend {
         request: &CompletionRequest,
         each: &mut dyn FnMut(CompletionEvent) -> ControlFlow<()>,
     ) -> Result<CompletionEnd, BackendError> {
-        let reader = self.http.post("chat/completions", &body::of(request, &self.model))?;
         let mut answer = answer::Answer::new(&self.model);
-        for event in events::Events::new(reader) {
-            let event = event.map_err(|error| self.http.broken(error))?;
-            if answer.take(&event, each)?.is_break() {
-                break;
-            }
+        let told = self.stream(request, &mut answer, each);
+        request.interrupt.clear_hook();
+        match told {
+            // What broke off did so because it was to.
+            _ if request.interrupt.is_set() => Ok(answer.given_up()),
+            Ok(()) => answer.end(),
+            Err(error) => Err(error),
         }
-        answer.end()
     }
 
     fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, BackendError> {
@@ -103,6 +104,30 @@ impl Completions for RemoteBackend {
             let line = format!("{} answered without a vector for each text", self.device.name);
             BackendError::new(BackendErrorKind::Remote, line)
         })
+    }
+
+    fn check(&self) -> Result<(), BackendError> {
+        self.http.check("models")
+    }
+}
+
+impl RemoteBackend {
+    /// Asks, and tells the pieces of the answer.
+    fn stream(
+        &self,
+        request: &CompletionRequest,
+        answer: &mut answer::Answer,
+        each: &mut dyn FnMut(CompletionEvent) -> ControlFlow<()>,
+    ) -> Result<(), BackendError> {
+        let path = if request.prompt.is_some() { "completions" } else { "chat/completions" };
+        let reader = self.http.post(path, &body::of(request, &self.model), &request.interrupt)?;
+        for event in events::Events::new(reader) {
+            let event = event.map_err(|error| self.http.broken(error))?;
+            if answer.take(&event, each)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -11,6 +11,8 @@ pub struct RemoteOptions {
     pub model: Option<String>,
     /// Key that goes along as a bearer token. Whoever starts the program reads it from the environment or a file.
     pub key: Option<String>,
+    /// Where the key comes from, such as the name of a variable: errors about the key name it.
+    pub key_name: Option<String>,
     /// The longest wait for a connection.
     pub connect_timeout: Duration,
     /// The longest wait for the next bytes of an answer: reading the prompt counts.
@@ -26,6 +28,7 @@ impl RemoteOptions {
             url: url.into(),
             model: None,
             key: None,
+            key_name: None,
             connect_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(600),
             n_retries: 3,
@@ -36,9 +39,9 @@ impl RemoteOptions {
 impl std::fmt::Debug for RemoteOptions {
     /// The key is not shown.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let RemoteOptions { url, model, connect_timeout, read_timeout, n_retries, key } = self;
+        let RemoteOptions { url, model, connect_timeout, read_timeout, n_retries, key, key_name } = self;
         let mut shown = f.debug_struct("RemoteOptions");
-        shown.field("url", url).field("model", model).field("has_key", &key.is_some());
+        shown.field("url", url).field("model", model).field("has_key", &key.is_some()).field("key_name", key_name);
         shown.field("connect_timeout", connect_timeout).field("read_timeout", read_timeout);
         shown.field("n_retries", n_retries).finish()
     }

@@ -1,5 +1,5 @@
 //! The HTTP server of RuvLLM: the APIs of OpenAI, Anthropic and Ollama, what tools of llama.cpp ask, and a few of its own, over one
-//! or more engines.
+//! or more engines, or over other servers ([`ModelSource::remote`]).
 //!
 //! ```no_run
 //! use ruvllm_engine::{Engine, LoadOptions};

@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod folder;
+mod remote;
 mod replay;
 mod score;
 mod settings;
@@ -48,6 +49,7 @@ use ruvllm_sona::quality::Scorer;
 use ruvllm_sona::witness::{Content, Event, Served, WitnessLog};
 
 pub use folder::{ANCHOR_FILE, NOBODY, STORE_FILE, WitnessError, WitnessOptions, fault_name, number_of, open_store};
+pub use remote::{RemoteAnswer, RemoteRequest, text_digest};
 pub use replay::{Replayed, adapters_of, check, load_options, replay};
 pub use settings::decimal;
 

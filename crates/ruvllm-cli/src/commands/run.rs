@@ -4,9 +4,9 @@ use std::io::{IsTerminal, Read};
 
 use clap::Args;
 use ruvllm_backend::CompletionRequest;
-use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GrammarSource, LoadOptions, PromptOptions, SamplingParams};
+use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GrammarSource, LoadOptions, PromptOptions};
 use ruvllm_learning::Task;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::tools::answer::{answer_shown, speed_line, summary_json};
 use crate::tools::app::App;
@@ -198,7 +198,7 @@ impl RunArgs {
                 None => None,
             },
             top_logprobs: self.logprobs,
-            extra: remote_samplers(&params)?,
+            extra: remote::samplers(&params)?,
             ..CompletionRequest::default()
         })
     }
@@ -208,7 +208,7 @@ impl RunArgs {
     /// # Errors
     /// A usage error that names the first one.
     fn check_remote(&self) -> Result<()> {
-        let local = [
+        remote::refuse_local(&[
             ("--raw", self.raw),
             ("--suffix", self.suffix.is_some()),
             ("--parse-special", self.parse_special || self.no_parse_special),
@@ -221,13 +221,7 @@ impl RunArgs {
             ("--grammar", self.grammar.grammar.is_some()),
             ("--regex", self.grammar.regex.is_some()),
             ("--choice", !self.grammar.choice.is_empty()),
-        ];
-        match local.into_iter().find(|(_, is_given)| *is_given) {
-            Some((name, _)) => {
-                Err(Error::usage(format_args!("{name} needs --backend native: another server gives no tokens")))
-            }
-            None => Ok(()),
-        }
+        ])
     }
 
     /// Returns the tokens of the prompt, behind those of the session if there is one.
@@ -281,33 +275,4 @@ impl RunArgs {
         }
         Ok(prompt.to_owned())
     }
-}
-
-/// Returns the options of samplers that another server takes beside those of OpenAI's API, as far as they differ from the defaults.
-///
-/// # Errors
-/// A usage error if an option is given that it does not take.
-fn remote_samplers(params: &SamplingParams) -> Result<Map<String, Value>> {
-    let defaults = SamplingParams { seed: params.seed, ..SamplingParams::default() };
-    let others = SamplingParams {
-        temperature: defaults.temperature,
-        top_p: defaults.top_p,
-        top_k: defaults.top_k,
-        min_p: defaults.min_p,
-        frequency_penalty: defaults.frequency_penalty,
-        presence_penalty: defaults.presence_penalty,
-        ..params.clone()
-    };
-    if others != defaults {
-        let line = "--backend remote takes --temp, --top-p, --top-k, --min-p, --frequency-penalty, --presence-penalty and --seed of the samplers' options";
-        return Err(Error::usage(line));
-    }
-    let more = [
-        ("top_k", json!(params.top_k), params.top_k != defaults.top_k),
-        ("min_p", json!(params.min_p), params.min_p != defaults.min_p),
-        ("frequency_penalty", json!(params.frequency_penalty), params.frequency_penalty != defaults.frequency_penalty),
-        ("presence_penalty", json!(params.presence_penalty), params.presence_penalty != defaults.presence_penalty),
-    ];
-    let given = more.into_iter().filter(|(.., is_given)| *is_given);
-    Ok(given.map(|(name, value, _)| (name.to_owned(), value)).collect())
 }

@@ -3,15 +3,38 @@
 use std::io::{IsTerminal as _, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ruvllm_backend::Interrupt;
 use ruvllm_engine::CancelToken;
 
 use crate::tools::error::{Error, Result};
 
 /// The answer being written. The first Ctrl-C takes it, so a second one ends the program.
-static ANSWER: Mutex<Option<CancelToken>> = Mutex::new(None);
+static ANSWER: Mutex<Option<Answer>> = Mutex::new(None);
 
-fn answer() -> MutexGuard<'static, Option<CancelToken>> {
+/// The switch that ends an answer that is being written.
+enum Answer {
+    /// One of an engine.
+    Engine(CancelToken),
+    /// One of another server.
+    Remote(Interrupt),
+}
+
+impl Answer {
+    fn end(self) {
+        match self {
+            Answer::Engine(token) => token.cancel(),
+            Answer::Remote(interrupt) => interrupt.set(),
+        }
+    }
+}
+
+fn answer() -> MutexGuard<'static, Option<Answer>> {
     ANSWER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the answer being written; what ends it may take a moment, in which nobody waits for it.
+fn take() -> Option<Answer> {
+    answer().take()
 }
 
 /// Installs the handler; call once, at start.
@@ -19,8 +42,8 @@ fn answer() -> MutexGuard<'static, Option<CancelToken>> {
 /// # Errors
 /// A failure if the system refuses.
 pub fn install() -> Result<()> {
-    let handler = || match answer().take() {
-        Some(token) => token.cancel(),
+    let handler = || match take() {
+        Some(answer) => answer.end(),
         None => {
             // A progress bar may have hidden the cursor; anything half-written ends with the line.
             if std::io::stderr().is_terminal() {
@@ -69,7 +92,13 @@ pub struct Guard(());
 
 /// Makes Ctrl-C cancel `token` until the guard is dropped.
 pub fn cancels(token: &CancelToken) -> Guard {
-    *answer() = Some(token.clone());
+    *answer() = Some(Answer::Engine(token.clone()));
+    Guard(())
+}
+
+/// Makes Ctrl-C end a request to another server until the guard is dropped.
+pub fn ends(interrupt: &Interrupt) -> Guard {
+    *answer() = Some(Answer::Remote(interrupt.clone()));
     Guard(())
 }
 

@@ -5,16 +5,17 @@ use std::time::Instant;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use ruvllm_backend::{CompletionEvent, CompletionRequest, Completions};
+use ruvllm_backend::{CompletionEnd, CompletionEvent, CompletionRequest, Completions};
+use ruvllm_engine::{KvPolicy, SamplingParams};
 use ruvllm_remote::{RemoteBackend, RemoteOptions};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::tools::app::App;
-use crate::tools::args::LoadArgs;
+use crate::tools::args::{ContextArgs, LoadArgs};
 use crate::tools::backend::LocalBackend;
 use crate::tools::error::{Error, Result};
 use crate::tools::interrupt;
-use crate::tools::output::{print, print_json};
+use crate::tools::output::{Ui, print, print_json};
 use crate::tools::registry::DEFAULT_MODEL;
 
 /// Names of backends.
@@ -76,14 +77,80 @@ impl BackendArgs {
     }
 }
 
+/// Variable that the key of another server is read from.
+const KEY_VARIABLE: &str = "RUVLLM_REMOTE_KEY";
+
 /// Connects to a server. The default model stands for the first one that the server has.
 ///
 /// # Errors
 /// It cannot be reached, refuses the key, or has no such model.
 pub fn connect(app: &App, url: &str, model: &str) -> Result<RemoteBackend> {
-    let model = (model != DEFAULT_MODEL).then(|| model.to_owned());
-    let key = app.settings.remote_key.clone();
-    Ok(RemoteBackend::connect(RemoteOptions { model, key, ..RemoteOptions::new(url) })?)
+    Ok(RemoteBackend::connect(options(app, url, model))?)
+}
+
+/// Connects to a server as [`connect`] does, for others who ask again by themselves: nothing is tried twice.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_once(app: &App, url: &str, model: &str) -> Result<RemoteBackend> {
+    Ok(RemoteBackend::connect(RemoteOptions { n_retries: 0, ..options(app, url, model) })?)
+}
+
+fn options(app: &App, url: &str, model: &str) -> RemoteOptions {
+    let (model, key) = ((model != DEFAULT_MODEL).then(|| model.to_owned()), app.settings.remote_key.clone());
+    RemoteOptions { model, key, key_name: Some(KEY_VARIABLE.to_owned()), ..RemoteOptions::new(url) }
+}
+
+/// Checks that no option is given that another server cannot keep.
+///
+/// # Errors
+/// A usage error that names the first one.
+pub fn refuse_local(options: &[(&str, bool)]) -> Result<()> {
+    match options.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => {
+            Err(Error::usage(format_args!("{name} needs --backend native: another server gives no tokens")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the options of loading a model that are given, for [`refuse_local`].
+pub fn of_loading(load: &LoadArgs, context: &ContextArgs) -> [(&'static str, bool); 4] {
+    [
+        ("--threads", load.threads.is_some()),
+        ("--kv", load.kv != KvPolicy::F16),
+        ("--no-head-shortlist", load.no_head_shortlist),
+        ("--ctx", context.n_ctx.is_some()),
+    ]
+}
+
+/// Returns the options of samplers that another server takes beside those of OpenAI's API, as far as they differ from the defaults.
+///
+/// # Errors
+/// A usage error if an option is given that it does not take.
+pub fn samplers(params: &SamplingParams) -> Result<Map<String, Value>> {
+    let defaults = SamplingParams { seed: params.seed, ..SamplingParams::default() };
+    let others = SamplingParams {
+        temperature: defaults.temperature,
+        top_p: defaults.top_p,
+        top_k: defaults.top_k,
+        min_p: defaults.min_p,
+        frequency_penalty: defaults.frequency_penalty,
+        presence_penalty: defaults.presence_penalty,
+        ..params.clone()
+    };
+    if others != defaults {
+        let line = "--backend remote takes --temp, --top-p, --top-k, --min-p, --frequency-penalty, --presence-penalty and --seed of the samplers' options";
+        return Err(Error::usage(line));
+    }
+    let more = [
+        ("top_k", json!(params.top_k), params.top_k != defaults.top_k),
+        ("min_p", json!(params.min_p), params.min_p != defaults.min_p),
+        ("frequency_penalty", json!(params.frequency_penalty), params.frequency_penalty != defaults.frequency_penalty),
+        ("presence_penalty", json!(params.presence_penalty), params.presence_penalty != defaults.presence_penalty),
+    ];
+    let given = more.into_iter().filter(|(.., is_given)| *is_given);
+    Ok(given.map(|(name, value, _)| (name.to_owned(), value)).collect())
 }
 
 /// Answers a request and prints the answer as it comes, or as an object at its end. Ctrl-C gives it up.
@@ -91,70 +158,67 @@ pub fn connect(app: &App, url: &str, model: &str) -> Result<RemoteBackend> {
 /// # Errors
 /// The server's; [`Error::Interrupted`] if it was given up.
 pub fn answer(app: &App, backend: &dyn Completions, request: &CompletionRequest, json: bool) -> Result<()> {
-    let (start, cancel) = (Instant::now(), ruvllm_engine::CancelToken::default());
-    let _guard = interrupt::cancels(&cancel);
-    let work = app.ui.spinner("waiting for the server").of(backend.info().1.name.clone());
-    let (mut told, mut written, mut first_s) = (Told::default(), Ok(()), None);
-    let end = backend.generate(request, &mut |event| {
-        first_s.get_or_insert_with(|| start.elapsed().as_secs_f64());
-        if !json {
-            work.finish_and_clear();
-        }
-        if let (CompletionEvent::Text(text), false, true) = (&event, json, written.is_ok()) {
-            written = print(text);
-        }
-        told.take(event);
-        match cancel.is_cancelled() || written.is_err() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
-    });
-    work.finish_and_clear();
-    let end = end?;
-    written?;
-    let usage = end.usage.unwrap_or_default();
-    let ttft_ms = first_s.unwrap_or_default() * 1e3;
+    let told = tell(app.ui, backend, request, json, &mut |text| print(text))?;
     if json {
-        let mut object = json!({
-            "text": told.text,
-            "model": end.model,
-            "finish_reason": end.finish_reason.as_deref().unwrap_or("cancelled"),
-            "usage": {
-                "prompt_tokens": usage.prompt_tokens,
-                "cached_tokens": usage.cached_tokens,
-                "completion_tokens": usage.completion_tokens,
-            },
-            "timings": { "ttft_ms": ttft_ms, "total_ms": start.elapsed().as_secs_f64() * 1e3 },
-        });
-        if !told.thought.is_empty() {
-            object["reasoning"] = told.thought.into();
-        }
-        if !told.logprobs.is_empty() {
-            object["logprobs"] = told.logprobs.into();
-        }
-        print_json(&object)?;
+        print_json(&told.json())?;
     } else {
         if !told.text.ends_with('\n') {
             print("\n")?;
         }
-        let (n_prompt, n_answer) = (usage.prompt_tokens, usage.completion_tokens);
-        app.ui.note(&format!(
-            "{n_prompt} prompt tokens, {n_answer} answer tokens of {}, first after {ttft_ms:.0} ms",
-            end.model
-        ));
+        app.ui.note(&told.speed());
     }
-    match cancel.is_cancelled() {
+    match told.is_given_up() {
         true => Err(Error::Interrupted),
         false => Ok(()),
     }
 }
 
-/// An answer so far.
-#[derive(Default)]
-struct Told {
-    text: String,
+/// Answers a request, and hands the text of the answer to `write` as it comes unless `is_silent`. Ctrl-C gives it up.
+///
+/// # Errors
+/// The server's, or what `write` returns.
+pub fn tell(
+    ui: Ui,
+    backend: &dyn Completions,
+    request: &CompletionRequest,
+    is_silent: bool,
+    write: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<Told> {
+    let start = Instant::now();
+    let _guard = interrupt::ends(&request.interrupt);
+    let work = ui.spinner("waiting for the server").of(backend.info().1.name.clone());
+    let (mut told, mut written) = (Told::default(), Ok(()));
+    let end = backend.generate(request, &mut |event| {
+        told.first_s.get_or_insert_with(|| start.elapsed().as_secs_f64());
+        if !is_silent {
+            work.finish_and_clear();
+        }
+        if let (CompletionEvent::Text(text), false, true) = (&event, is_silent, written.is_ok()) {
+            written = write(text);
+        }
+        told.take(event);
+        match request.interrupt.is_set() || written.is_err() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    work.finish_and_clear();
+    told.end = end?;
+    written?;
+    told.total_s = start.elapsed().as_secs_f64();
+    Ok(told)
+}
+
+/// An answer of another server.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Its text.
+    pub text: String,
     thought: String,
     logprobs: Vec<Value>,
+    end: CompletionEnd,
+    first_s: Option<f64>,
+    total_s: f64,
 }
 
 impl Told {
@@ -166,5 +230,44 @@ impl Told {
             // No functions are offered.
             CompletionEvent::Call(_) => {}
         }
+    }
+
+    /// Returns whether it was given up.
+    pub fn is_given_up(&self) -> bool {
+        self.end.finish_reason.is_none()
+    }
+
+    fn ttft_ms(&self) -> f64 {
+        self.first_s.unwrap_or_default() * 1e3
+    }
+
+    /// Returns the line about it that follows it.
+    pub fn speed(&self) -> String {
+        let usage = self.end.usage.unwrap_or_default();
+        let (n_prompt, n_answer, ttft_ms) = (usage.prompt_tokens, usage.completion_tokens, self.ttft_ms());
+        format!("{n_prompt} prompt tokens, {n_answer} answer tokens of {}, first after {ttft_ms:.0} ms", self.end.model)
+    }
+
+    /// Returns the object that `--json` answers with.
+    pub fn json(&self) -> Value {
+        let usage = self.end.usage.unwrap_or_default();
+        let mut object = json!({
+            "text": self.text,
+            "model": self.end.model,
+            "finish_reason": self.end.finish_reason.as_deref().unwrap_or("cancelled"),
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "cached_tokens": usage.cached_tokens,
+                "completion_tokens": usage.completion_tokens,
+            },
+            "timings": { "ttft_ms": self.ttft_ms(), "total_ms": self.total_s * 1e3 },
+        });
+        if !self.thought.is_empty() {
+            object["reasoning"] = self.thought.clone().into();
+        }
+        if !self.logprobs.is_empty() {
+            object["logprobs"] = self.logprobs.clone().into();
+        }
+        object
     }
 }

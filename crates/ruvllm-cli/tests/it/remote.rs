@@ -79,3 +79,107 @@ fn a_key_goes_along_and_a_wrong_one_is_told() {
     let told = error_line(&output, 2);
     assert!(told.contains("answered 401"), "{told}");
 }
+
+/// Runs a conversation with another server, line by line.
+fn chat(bench: &Bench, url: &str, more: &[&str], lines: &str) -> std::process::Output {
+    let mut command = bench.ruvllm();
+    command.args(["chat", "--backend", "remote", "--url", url, "--temp", "0", "--max-tokens", "8"]).args(more);
+    command.write_stdin(lines).output().expect("the command starts")
+}
+
+#[test]
+fn a_conversation_goes_to_another_server() {
+    let bench = Bench::new();
+    let server = server(&bench, &[]);
+    let url = url(&server);
+    let args = ["run", "--backend", "remote", "--url", &url, "--prompt", "Name three rivers.", "--max-tokens", "8"];
+    let expected = bench.json(args.iter().chain(&["--temp", "0", "--json"]));
+    let output = chat(&bench, &url, &[], "Name three rivers.\n");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).trim_end(), expected["text"].as_str().expect("text").trim_end());
+
+    let saved = bench.path("talk.json");
+    let lines = format!(
+        "Name three rivers.\n/regen\nAnd two seas.\n/set temp 0.5\n/stats\n/save {}\n/clear\n/stats\n",
+        saved.display()
+    );
+    let output = chat(&bench, &url, &["--json", "--system", "Be brief."], &lines);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    let told: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(told.len(), 5, "three answers, two notes: {told:?}");
+    assert_eq!(told[0]["text"], told[1]["text"]);
+    assert!(told[0]["usage"]["prompt_tokens"].as_u64() < told[2]["usage"]["prompt_tokens"].as_u64(), "it grows");
+    assert!(told[3]["note"].as_str().is_some_and(|line| line.contains("8 answer tokens of")), "{}", told[3]);
+    assert_eq!(told[4]["note"], "nothing was answered yet");
+    let saved: serde_json::Value = serde_json::from_slice(&std::fs::read(saved).expect("written")).expect("JSON");
+    assert_eq!((saved["messages"].as_array().map(Vec::len), &saved["model"]), (Some(4), &told[0]["model"]));
+}
+
+#[test]
+fn a_conversation_says_what_another_server_lacks() {
+    let bench = Bench::new();
+    for (more, line) in [
+        (&["--learn"][..], "--learn needs --backend native"),
+        (&["--session", "trip"], "--session needs --backend native"),
+        (&["--ctx", "64"], "--ctx needs --backend native"),
+        (&["--mirostat", "2"], "--backend remote takes --temp, --top-p,"),
+    ] {
+        let told = error_line(&chat(&bench, "http://127.0.0.1:9/v1", more, "a\n"), 2);
+        assert!(told.contains(line), "{more:?}: {told}");
+    }
+    let server = server(&bench, &[]);
+    for (line, expected) in [
+        ("/good", "another server answers, and nothing is learned of it"),
+        ("/correct no", "another server answers, and nothing is learned of it"),
+        ("/set mirostat 2", "--backend remote takes --temp, --top-p,"),
+    ] {
+        let told = error_line(&chat(&bench, &url(&server), &["--json"], &format!("{line}\n")), 2);
+        assert!(told.contains(expected), "{line}: {told}");
+    }
+}
+
+#[test]
+fn a_server_stands_in_front_of_another_one() {
+    let bench = Bench::new();
+    let keys = bench.file("keys.txt", "gate secret-key-of-gate\n");
+    let behind = server(&bench, &["--api-key-file", &keys.to_string_lossy()]);
+    let url = url(&behind);
+    let args = ["--backend", "remote", "--url", &url, "--alias", "far,near"];
+    // Its key is not taken without being given.
+    let output = bench.run(["serve", "--port", "0"].iter().chain(&args));
+    let told = error_line(&output, 2);
+    assert!(told.ends_with("it asks for a key; set RUVLLM_REMOTE_KEY"), "{told}");
+    let output =
+        bench.ruvllm().args(["serve", "--port", "0"]).args(args).env("RUVLLM_REMOTE_KEY", "a-wrong-key").output();
+    let told = error_line(&output.expect("it starts"), 2);
+    assert!(told.contains("it does not take the key of RUVLLM_REMOTE_KEY") && !told.contains("a-wrong-key"), "{told}");
+
+    let front = Server::start_with_env(&bench, &args, &[("RUVLLM_REMOTE_KEY", "secret-key-of-gate")]);
+    let chat = json!({ "model": "near", "messages": [{ "role": "user", "content": "a" }], "max_tokens": 4 });
+    let answer = front.ask("POST /v1/chat/completions", &chat);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"completion_tokens\":4"), "{answer}");
+    let answer = front.ask("POST /tokenize", &json!({ "text": "a" }));
+    assert!(answer.starts_with("HTTP/1.1 501"), "{answer}");
+}
+
+#[test]
+fn a_server_in_front_refuses_what_needs_a_model_of_its_own() {
+    let bench = Bench::new();
+    let remote = ["serve", "--port", "0", "--backend", "remote", "--url", "http://127.0.0.1:9/v1"];
+    for (more, line) in [
+        (&["--learn"][..], "--learn needs --backend native"),
+        (&["--adapter", "poet=x"], "--adapter needs --backend native"),
+        (&["--cache-dir", "x"], "--cache-dir needs --backend native"),
+        (&["--ctx", "64"], "--ctx needs --backend native"),
+        (&["--temp", "0"], "options of samplers are not for --backend remote"),
+        (&["--alias", "a", "--alias", "b"], "2 times --alias for 1 of --model"),
+    ] {
+        let told = error_line(&bench.run(remote.iter().chain(more)), 2);
+        assert!(told.contains(line), "{more:?}: {told}");
+    }
+    let told = error_line(&bench.run(remote), 1);
+    assert!(told.contains("http://127.0.0.1:9/v1 cannot be reached"), "{told}");
+    let told = error_line(&bench.run(["serve", "--backend", "remote"]), 2);
+    assert!(told.contains("--url"), "{told}");
+}

@@ -27,12 +27,23 @@ impl Server {
     /// Starts one that serves another model.
     pub fn start_with(bench: &Bench, model: &Path, args: &[&str]) -> Server {
         let model = model.to_string_lossy();
-        let all = [&["serve", "--model", &model, "--port", "0", "--ctx", "512", "--temp", "0"], args].concat();
+        Server::start_as(bench, &[&["--model", &model, "--ctx", "512", "--temp", "0"], args].concat())
+    }
+
+    /// Starts one with these options, and no others but for its port.
+    pub fn start_as(bench: &Bench, args: &[&str]) -> Server {
+        Server::start_with_env(bench, args, &[])
+    }
+
+    /// Starts one with these options and more variables of the environment.
+    pub fn start_with_env(bench: &Bench, args: &[&str], variables: &[(&str, &str)]) -> Server {
+        let all = [&["serve", "--port", "0"], args].concat();
         let mut process = Command::new(assert_cmd::cargo::cargo_bin("ruvllm"))
             .args(all)
             .env("RUVLLM_HOME", bench.path("home"))
             .env("RUVLLM_THREADS", "1")
             .env_remove("RUVLLM_API_KEYS")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

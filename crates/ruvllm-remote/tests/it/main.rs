@@ -100,7 +100,7 @@ fn a_server_without_room_is_asked_again_and_a_refusal_is_not() {
     let long = r#"{"error":{"message":"9000 tokens do not fit","code":"context_length_exceeded"}}"#;
     for (status, body, kind, line) in [
         (400, long, BackendErrorKind::ContextLength, "answered 400 Bad Request: 9000 tokens do not fit"),
-        (401, "{}", BackendErrorKind::Options, "answered 401 Unauthorized"),
+        (401, "{}", BackendErrorKind::Key, "answered 401 Unauthorized: it asks for a key"),
         (422, r#"{"error":{"message":"no such role\nsecond line"}}"#, BackendErrorKind::Prompt, "no such role"),
         (500, "oops", BackendErrorKind::Remote, "answered 500 Internal Server Error: oops"),
     ] {
@@ -111,6 +111,12 @@ fn a_server_without_room_is_asked_again_and_a_refusal_is_not() {
         assert!(error.to_string().contains(line) && !error.to_string().contains("second"), "{error}");
         assert_eq!(server.requests().len(), 2, "{status} is not asked again");
     }
+    // When to come again is told with the refusal.
+    let busy = Answer::status(429, "{}").header("retry-after", "7");
+    let server = Server::start([Answer::json(MODELS), busy]);
+    let backend = RemoteBackend::connect(RemoteOptions { n_retries: 0, ..options(&server) }).expect("it has a model");
+    let error = backend.generate(&request(), &mut |_| ControlFlow::Continue(())).expect_err("it has no room");
+    assert_eq!((error.kind(), error.retry_after_s()), (BackendErrorKind::Busy, Some(7)));
     // As often as the options say, and no more.
     let server = Server::start(std::iter::once(Answer::json(MODELS)).chain(std::iter::repeat_n(full, 9)));
     let backend = RemoteBackend::connect(RemoteOptions { n_retries: 2, ..options(&server) }).expect("it has a model");
@@ -155,6 +161,65 @@ fn a_caller_that_stops_ends_the_request_on_the_other_side() {
     server.wait_until_closed();
 }
 
+/// A request that is given up while the server says nothing ends there too: before its answer begins, and within it.
+#[test]
+fn an_interrupt_ends_a_request_while_nothing_comes() {
+    let begun = Answer::silent("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n");
+    for (answer, expected) in [(Answer::mute(), 0), (begun, 1)] {
+        let server = Server::start([Answer::json(MODELS), answer]);
+        let patient = RemoteOptions { read_timeout: Duration::from_secs(600), ..options(&server) };
+        let backend = RemoteBackend::connect(patient).expect("it has a model");
+        let request = request();
+        let interrupt = request.interrupt.clone();
+        let setter = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            interrupt.set();
+        });
+        let (events, end) = told(&backend, &request);
+        assert_eq!((events.len(), end), (expected, Ok((String::new(), None))));
+        server.wait_until_closed();
+        setter.join().expect("no panic");
+    }
+}
+
+#[test]
+fn a_server_that_is_too_slow_is_told_apart_from_one_that_is_not_there() {
+    let server = Server::start([Answer::json(MODELS), Answer::mute()]);
+    let hasty = RemoteOptions { read_timeout: Duration::from_millis(100), ..options(&server) };
+    let backend = RemoteBackend::connect(hasty).expect("it has a model");
+    let error = backend.generate(&request(), &mut |_| ControlFlow::Continue(())).expect_err("it is late");
+    assert_eq!(error.kind(), BackendErrorKind::Timeout, "{error}");
+}
+
+#[test]
+fn a_text_is_continued_as_it_is() {
+    let stream = "data: {\"choices\":[{\"text\":\" b\",\"logprobs\":{\"tokens\":[\" b\"],\"token_logprobs\":[-0.5],\
+        \"top_logprobs\":[{\" c\":-1.5}]},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n";
+    let server = Server::start([Answer::json(MODELS), Answer::stream(stream)]);
+    let backend = RemoteBackend::connect(options(&server)).expect("it has a model");
+    let wanted = CompletionRequest { prompt: Some("a".to_owned()), top_logprobs: Some(1), ..Default::default() };
+    let (events, end) = told(&backend, &wanted);
+    let logprobs = json!({ "token": " b", "logprob": -0.5, "top_logprobs": [{ "token": " c", "logprob": -1.5 }] });
+    assert_eq!(events, [CompletionEvent::Text(" b".to_owned()), CompletionEvent::Logprobs(vec![logprobs])]);
+    assert_eq!(end, Ok(("length".to_owned(), None)));
+    assert_eq!(server.requests()[1].path, "/v1/completions");
+}
+
+/// A server's words about a key may hold parts of it.
+#[test]
+fn what_is_said_of_a_key_names_where_it_comes_from_and_not_the_key() {
+    let body = r#"{"error":{"message":"Incorrect API key provided: secret-key"}}"#;
+    let server = Server::start([Answer::status(401, body), Answer::json(MODELS), Answer::status(400, body)]);
+    let (key, key_name) = (Some("secret-key".to_owned()), Some("RUVLLM_REMOTE_KEY".to_owned()));
+    let options = RemoteOptions { key, key_name, ..options(&server) };
+    let error = RemoteBackend::connect(options.clone()).expect_err("it does not take it");
+    assert!(error.to_string().ends_with("it does not take the key of RUVLLM_REMOTE_KEY; give another one"), "{error}");
+    let backend = RemoteBackend::connect(options).expect("it has a model");
+    let (_, end) = told(&backend, &request());
+    let line = end.expect_err("it is refused");
+    assert!(line.ends_with("Incorrect API key provided: (the key)"), "{line}");
+}
+
 #[test]
 fn keys_names_and_addresses_are_checked() {
     let server = Server::start([Answer::json(MODELS), Answer::json(MODELS)]);
@@ -167,6 +232,8 @@ fn keys_names_and_addresses_are_checked() {
     assert!(!format!("{:?}", RemoteOptions { key, ..RemoteOptions::new("http://a") }).contains("secret"));
     let line = RemoteBackend::connect(RemoteOptions::new("localhost:8080")).expect_err("no address").to_string();
     assert_eq!(line, "'localhost:8080' is no address of a server; write http://HOST:PORT/v1");
+    let line = RemoteBackend::connect(RemoteOptions::new("http://ann:secret@host/v1")).expect_err("a user").to_string();
+    assert!(line.starts_with("the address of a server has no user") && !line.contains("secret"), "{line}");
     let nobody = RemoteOptions { n_retries: 0, ..RemoteOptions::new("http://127.0.0.1:9/v1") };
     let error = RemoteBackend::connect(nobody).expect_err("nobody listens");
     assert_eq!(error.kind(), BackendErrorKind::Remote);

@@ -13,13 +13,25 @@ pub(crate) struct Answer {
     content_type: &'static str,
     headers: String,
     body: String,
-    is_endless: bool,
+    then: Then,
+}
+
+/// Behaviour after the body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Close,
+    /// The body again and again.
+    Repeat,
+    /// Nothing, until the other side closes.
+    Wait,
+    /// That without a head and a body before.
+    WaitAtOnce,
 }
 
 impl Answer {
     pub(crate) fn status(status: u16, body: &str) -> Answer {
         let (content_type, headers) = ("application/json", String::new());
-        Answer { status, content_type, headers, body: body.to_owned(), is_endless: false }
+        Answer { status, content_type, headers, body: body.to_owned(), then: Then::Close }
     }
 
     pub(crate) fn json(body: &str) -> Answer {
@@ -32,7 +44,17 @@ impl Answer {
 
     /// The body again and again, until nobody reads it.
     pub(crate) fn endless(body: &str) -> Answer {
-        Answer { is_endless: true, ..Answer::stream(body) }
+        Answer { then: Then::Repeat, ..Answer::stream(body) }
+    }
+
+    /// The body, and nothing more until nobody waits.
+    pub(crate) fn silent(body: &str) -> Answer {
+        Answer { then: Then::Wait, ..Answer::stream(body) }
+    }
+
+    /// Nothing at all until nobody waits.
+    pub(crate) fn mute() -> Answer {
+        Answer { then: Then::WaitAtOnce, ..Answer::stream("") }
     }
 
     pub(crate) fn header(mut self, name: &str, value: &str) -> Answer {
@@ -42,6 +64,7 @@ impl Answer {
 }
 
 pub(crate) struct Request {
+    pub(crate) path: String,
     pub(crate) authorization: Option<String>,
     pub(crate) body: String,
 }
@@ -87,6 +110,9 @@ impl Server {
 
 fn read(stream: &TcpStream) -> Request {
     let (mut reader, mut n_body, mut authorization) = (BufReader::new(stream), 0, None);
+    let mut first = String::new();
+    reader.read_line(&mut first).expect("a request");
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).expect("a request");
@@ -104,17 +130,28 @@ fn read(stream: &TcpStream) -> Request {
     }
     let mut body = String::new();
     reader.take(n_body).read_to_string(&mut body).expect("a body");
-    Request { authorization, body }
+    Request { path, authorization, body }
 }
 
 fn write(mut stream: &TcpStream, answer: &Answer) -> std::io::Result<()> {
-    let Answer { status, content_type, headers, body, is_endless } = answer;
+    let Answer { status, content_type, headers, body, then } = answer;
     let head = format!("HTTP/1.1 {status} \r\ncontent-type: {content_type}\r\n{headers}connection: close\r\n\r\n");
+    if *then == Then::WaitAtOnce {
+        return wait(stream);
+    }
     stream.write_all(head.as_bytes())?;
     loop {
         stream.write_all(body.as_bytes())?;
-        if !is_endless {
-            return Ok(());
+        match then {
+            Then::Close => return Ok(()),
+            Then::Repeat => {}
+            Then::Wait | Then::WaitAtOnce => return wait(stream),
         }
     }
+}
+
+/// Waits until the other side closes, which counts as a write that failed.
+fn wait(mut stream: &TcpStream) -> std::io::Result<()> {
+    while stream.read(&mut [0])? > 0 {}
+    Err(std::io::ErrorKind::ConnectionAborted.into())
 }

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use ruvllm_api::adapters::{ADAPTER, ADAPTERS, LORA, Strength};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::Field;
+use ruvllm_api::remote::missing;
 use ruvllm_engine::{AdapterSet, BoundAdapter};
 use ruvllm_lora::{LoraError, LoraErrorKind};
 use serde_json::Value;
@@ -28,6 +29,9 @@ pub(crate) async fn of_request(call: &Call) -> Result<AdapterSet, ApiError> {
     let members = members(call)?;
     if members.is_empty() {
         return Ok(AdapterSet::default());
+    }
+    if call.model.remote().is_some() {
+        return Err(missing(&call.model.name, "adapters"));
     }
     let manager = call.model.adapters.manager()?;
     let (tenant, give_up) = (call.tenant.id, Instant::now() + ROOM_WAIT);

@@ -3,21 +3,29 @@
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::input::read_input;
+use ruvllm_api::remote;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Pooling, Readout};
 use tokio::sync::oneshot;
 
 use super::Call;
 use super::generate::{check_fits, with_retry};
+use super::prompt::texts;
 use crate::state::gate::offload;
 
-/// Embeds the texts of a field, those of each token one after the other where none are pooled; also returns how many tokens they have.
+/// Embeds the texts of a field, those of each token one after the other where none are pooled; also returns how many tokens they have, as far as that is
+/// known.
 ///
 /// # Errors
 /// What the field says cannot be read, or as [`read_out`].
 pub(crate) async fn embed(call: &Call, field: &'static str) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let _slot = call.tenant.enter()?;
-    let (text, input) = (call.text().clone(), call.body.get(field).cloned().unwrap_or_default());
+    if let Some(remote) = call.model.remote() {
+        remote::check(&call.body, &call.model_name)?;
+        // The other side does not count the tokens of texts.
+        return Ok((remote.embed(call.tenant.id, texts(call, field)?, call.deadline).await?, 0));
+    }
+    let (text, input) = (call.text()?.clone(), call.body.get(field).cloned().unwrap_or_default());
     let encode = move || {
         read_input(&input, field, |part| {
             let between = EncodeOptions { add_special: false, ..EncodeOptions::EMBEDDED };
@@ -57,7 +65,7 @@ pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) ->
     let (sender, receiver) = oneshot::channel();
     // One that nobody waits for any more is computed for nobody.
     let sink = Box::new(move |result| drop(sender.send(result)));
-    let ticket = call.model.service.read_out(call.tenant.id, tokens, readout, call.adapters.clone(), sink);
+    let ticket = call.model.service()?.read_out(call.tenant.id, tokens, readout, call.adapters.clone(), sink);
     let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
     let ended = |_| {
         let line = "the engine has ended by an internal error; the server's log tells more";

@@ -1,4 +1,4 @@
-//! From a checked request to requests of the engine, and what comes of them.
+//! From a checked request to requests of an engine or of another server, and what comes of them.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,20 +6,24 @@ use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::generation::token_ids;
 use ruvllm_api::limits::AnswerLimits;
-use ruvllm_api::progress;
 use ruvllm_api::sampling::sampling;
+use ruvllm_api::{progress, remote};
+use ruvllm_backend::{CompletionRequest, Interrupt};
 use ruvllm_engine::{
-    ErrorKind, FinishReason, GenerateRequest, GenerationSummary, ProgressSink, PromptProgress, ServiceEvent, Ticket,
-    TokenEvent, Unread,
+    ErrorKind, FinishReason, GenerateRequest, ProgressSink, PromptProgress, SamplingParams, Service, ServiceEvent,
+    Ticket, Unread,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::learning;
 use super::slot::{self, NamedSlot};
 use crate::call::Call;
+use crate::call::answer::{Chunk, Hearing, Piece, Summary};
+use crate::call::prompt::Prompt;
 use crate::call::record::Pending;
 use crate::call::turn::Turn;
 use crate::state::keys::TenantSlot;
+use crate::state::models::{Answers, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
 use crate::state::shared::Part;
 
 /// What is asked for, but for the prompt.
@@ -46,13 +50,17 @@ impl ParsedRequest {
         if stop.iter().any(String::is_empty) {
             return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
         }
-        let text = call.text();
+        let engine = call.model.engine();
+        if engine.is_none() {
+            remote::check(given, &call.model_name)?;
+        }
         let max_tokens = given.get("max_tokens").map_or(max_tokens, |_| given.count("max_tokens"));
         let min_tokens = given.count("min_tokens").unwrap_or(0);
         if let Some(max) = max_tokens.filter(|&max| max < min_tokens) {
             let line = format!("'min_tokens' is {min_tokens}, and the answer may have {max} tokens; ask for fewer");
             return Err(ApiError::bad("min_tokens", line));
         }
+        let n_vocab = engine.map_or(0, |service| service.info().n_vocab);
         let priority = call.tenant.priority.saturating_add(given.int("priority").unwrap_or(0) as i8);
         Ok(ParsedRequest {
             n_choices: given.count("n").unwrap_or(1),
@@ -63,8 +71,12 @@ impl ParsedRequest {
                 // -1 is no count.
                 max_tokens,
                 min_tokens,
-                stop_tokens: token_ids(given, "stop_token_ids", call.model.service.info().n_vocab)?,
-                sampling: sampling(given, &options.sampling, text.tokenizer(), call.model.service.info().n_vocab)?,
+                stop_tokens: token_ids(given, "stop_token_ids", n_vocab)?,
+                sampling: match engine {
+                    Some(service) => sampling(given, &options.sampling, service.text().tokenizer(), n_vocab)?,
+                    // The other server reads them.
+                    None => SamplingParams::default(),
+                },
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
                 ignore_cache: !given.flag("cache_prompt", true) || slot::is_erased(call),
@@ -78,8 +90,8 @@ impl ParsedRequest {
         })
     }
 
-    /// Returns the requests for `n_choices` answers to each prompt.
-    pub(crate) fn requests(&self, prompts: &[Vec<u32>]) -> Vec<GenerateRequest> {
+    /// Returns the requests to an engine for `n_choices` answers to each prompt.
+    fn requests(&self, prompts: Vec<Vec<u32>>) -> Vec<GenerateRequest> {
         let choice = |prompt: &Vec<u32>, i: usize| {
             let mut request = GenerateRequest { prompt: prompt.clone(), ..self.request.clone() };
             (request.cancel, request.unread) = Default::default();
@@ -88,31 +100,43 @@ impl ParsedRequest {
         };
         prompts.iter().flat_map(|prompt| (0..self.n_choices).map(move |i| choice(prompt, i))).collect()
     }
+
+    /// Returns the requests to another server for `n_choices` answers to each prompt.
+    fn remote_requests(&self, prompts: Vec<CompletionRequest>) -> Vec<CompletionRequest> {
+        let choice = |prompt: &CompletionRequest, i: usize| CompletionRequest {
+            max_tokens: self.request.max_tokens,
+            stop: self.request.stop.clone(),
+            top_logprobs: self.request.logprobs,
+            seed: prompt.seed.map(|seed| seed.wrapping_add(i as u64)),
+            interrupt: Interrupt::default(),
+            ..prompt.clone()
+        };
+        prompts.iter().flat_map(|prompt| (0..self.n_choices).map(move |i| choice(prompt, i))).collect()
+    }
 }
 
-/// A piece of an answer.
-#[derive(Debug)]
-pub(crate) enum Chunk {
-    /// More of its prompt is computed; comes only where a request asks for it.
-    Progress(PromptProgress),
-    /// A token, and the text that became certain with it.
-    Token(TokenEvent),
-    /// The answer is over. Text that no token made certain comes with it.
-    End(String, Box<GenerationSummary>),
-}
-
-/// What the engine says of a request.
+/// Event of a request, from the engine or the other server.
 #[expect(clippy::large_enum_variant, reason = "nearly all are events; a box would be an allocation for each token")]
-enum EngineEvent {
+enum AnyEvent {
     Progress(PromptProgress),
-    Event(ServiceEvent),
+    Engine(ServiceEvent),
+    Remote(RemoteEvent),
+}
+
+/// Ends a request when it is dropped.
+#[expect(dead_code, reason = "they are kept to be dropped")]
+enum AnyTicket {
+    Engine(Ticket),
+    Remote(RemoteTicket),
 }
 
 /// Answers on their way; when this is dropped they are cancelled.
 pub(crate) struct Choices {
-    events: UnboundedReceiver<(usize, EngineEvent)>,
+    events: UnboundedReceiver<(usize, AnyEvent)>,
     /// Bytes of text that came of each.
     n_told: Vec<usize>,
+    /// What came of each that another server writes.
+    hearings: Vec<Hearing>,
     /// Counts the tokens of each that nobody has asked for yet.
     unread: Vec<Unread>,
     /// What ends each before the model does.
@@ -120,7 +144,7 @@ pub(crate) struct Choices {
     n_open: usize,
     /// Tokens of those that are over.
     n_written: usize,
-    _tickets: Vec<Ticket>,
+    _tickets: Vec<AnyTicket>,
     /// Memory that is kept for them.
     _held: Arc<Mutex<Vec<Part>>>,
     place: TenantSlot,
@@ -132,13 +156,12 @@ pub(crate) struct Choices {
 }
 
 impl Choices {
-    /// Hands requests to the engine.
+    /// Hands requests for `n_choices` answers to each prompt to the engine, or to the other server.
     ///
     /// # Errors
     /// A request that cannot be, a full queue, or a tenant that has enough of them.
-    pub(crate) fn start(call: &Call, requests: Vec<GenerateRequest>) -> Result<Choices, ApiError> {
-        let service = &call.model.service;
-        let (n, n_max) = (requests.len(), service.n_inside_max());
+    pub(crate) fn start(call: &Call, asked: &ParsedRequest, prompts: Vec<Prompt>) -> Result<Choices, ApiError> {
+        let (n, n_max) = (prompts.len() * asked.n_choices, call.model.n_inside_max());
         if n > n_max {
             let line =
                 format!("{n} answers in one request are more than the {n_max} that the server holds; ask for fewer");
@@ -146,36 +169,20 @@ impl Choices {
         }
         let (place, turn) = (call.tenant.enter()?, Turn::of(call)?);
         let (sender, events) = unbounded_channel();
-        let n_prompt_max = requests.iter().map(|request| request.prompt.len()).max().unwrap_or(0);
-        let unread = requests.iter().map(|request| request.unread.clone()).collect();
-        let limits = requests.iter().map(|request| AnswerLimits::of(&call.body, &request.cancel)).collect();
-        let submit = |(i, request): (usize, GenerateRequest)| {
-            let logits_processor = learning::logits_processor(call, i);
-            let mut request = GenerateRequest { logits_processor, ..request };
-            let (sender, record) = (sender.clone(), Pending::begin(call, i, &mut request));
-            if progress::is_asked(&call.body) {
-                let sender = sender.clone();
-                let hear = move |progress| drop(sender.send((i, EngineEvent::Progress(progress))));
-                request.progress = Some(ProgressSink::new(hear));
+        let Submitted { tickets, unread, limits } = match &call.model.answers {
+            Answers::Engine(service) => {
+                let prompts = prompts.into_iter().map(|prompt| prompt.into_tokens(call)).collect::<Result<_, _>>()?;
+                Submitted::to_engine(call, service, asked.requests(prompts), &sender)?
             }
-            let (of_engine, unread) = (record.clone(), request.unread.clone());
-            let sink = move |event| {
-                of_engine.see(&event);
-                if matches!(event, ServiceEvent::Token(_)) {
-                    unread.add();
-                }
-                sender.send((i, EngineEvent::Event(event))).is_ok()
-            };
-            service.submit(request, Box::new(sink)).map_err(|error| record.refused(error))
+            Answers::Remote(remote) => {
+                let prompts = prompts.into_iter().map(|prompt| prompt.into_request(call)).collect::<Result<_, _>>()?;
+                Submitted::to_remote(call, remote, asked.remote_requests(prompts), &sender)?
+            }
         };
-        let tickets: Result<Vec<Ticket>, _> = requests.into_iter().enumerate().map(submit).collect();
-        let tickets = tickets.map_err(|error| match error.kind() {
-            ErrorKind::ContextLength => check_fits(call, n_prompt_max, 1).err().unwrap_or_else(|| error.into()),
-            _ => with_retry(call, error.into()),
-        })?;
         Ok(Choices {
             events,
             n_told: vec![0; n],
+            hearings: (0..n).map(|_| Hearing::default()).collect(),
             unread,
             limits,
             n_open: n,
@@ -206,43 +213,58 @@ impl Choices {
             let line = "the engine has ended by an internal error; the server's log tells more";
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line));
         };
-        let event = match event {
-            EngineEvent::Progress(progress) => return Ok(Some((i, Chunk::Progress(progress)))),
-            EngineEvent::Event(event) => event,
-        };
         match event {
-            ServiceEvent::Token(mut token) => {
+            AnyEvent::Progress(progress) => Ok(Some((i, Chunk::Progress(progress)))),
+            AnyEvent::Engine(ServiceEvent::Token(mut token)) => {
                 self.limits[i].iter_mut().for_each(|cut| cut.take(&mut token.text));
-                self.n_told[i] += token.text.len();
-                self.unread[i].take();
-                Ok(Some((i, Chunk::Token(token))))
+                Ok(Some((i, self.told(i, Piece::of_token(token)))))
             }
-            ServiceEvent::Done(result) => {
-                self.n_open -= 1;
-                let mut summary = result?;
-                self.limits[i].iter().for_each(|cut| cut.end(&mut summary));
-                self.record(&summary);
-                let summary = finished(summary)?;
-                let rest = summary.text.get(self.n_told[i]..).unwrap_or_default().to_owned();
-                Ok(Some((i, Chunk::End(rest, Box::new(summary)))))
+            AnyEvent::Remote(RemoteEvent::Piece(piece)) => {
+                let piece = self.hearings[i].take(piece);
+                Ok(Some((i, self.told(i, piece))))
+            }
+            AnyEvent::Engine(ServiceEvent::Done(result)) => {
+                let mut generation = result?;
+                self.limits[i].iter().for_each(|cut| cut.end(&mut generation));
+                self.ended(i, Summary::of_engine(generation))
+            }
+            AnyEvent::Remote(RemoteEvent::Done(result)) => {
+                let summary = self.hearings[i].end(result?);
+                self.ended(i, summary)
             }
         }
     }
 
+    /// Counts a piece that is handed on.
+    fn told(&mut self, i: usize, piece: Piece) -> Chunk {
+        self.n_told[i] += piece.text.len();
+        self.unread[i].take();
+        Chunk::Token(piece)
+    }
+
+    /// Counts an answer that is over.
+    fn ended(&mut self, i: usize, summary: Summary) -> Result<Option<(usize, Chunk)>, ApiError> {
+        self.n_open -= 1;
+        self.record(&summary);
+        let summary = finished(summary)?;
+        let rest = summary.text.get(self.n_told[i]..).unwrap_or_default().to_owned();
+        Ok(Some((i, Chunk::End(rest, Box::new(summary)))))
+    }
+
     /// Adds what an answer came to to the request's span, when the last one is over; its times stand for all.
-    fn record(&mut self, summary: &GenerationSummary) {
+    fn record(&mut self, summary: &Summary) {
         let timings = &summary.timings;
-        self.n_written += summary.tokens.len();
+        self.n_written = self.n_written.saturating_add(summary.n_answer());
         if self.n_open > 0 {
             return;
         }
-        if let Some(slot) = self.named_slot.take() {
-            slot.remember(summary);
+        if let Some((slot, generation)) = self.named_slot.take().zip(summary.generation()) {
+            slot.remember(generation);
         }
         if let Some(turn) = self.turn.take() {
             turn.end(summary);
         }
-        self.span.record("prompt_tokens", summary.prompt_tokens.len());
+        self.span.record("prompt_tokens", summary.n_prompt());
         self.span.record("cached_tokens", timings.cached_tokens);
         self.span.record("answer_tokens", self.n_written);
         self.span.record("queue_ms", timings.queue_ms);
@@ -255,8 +277,8 @@ impl Choices {
     ///
     /// # Errors
     /// One of them failed.
-    pub(crate) async fn collect(mut self) -> Result<Vec<GenerationSummary>, ApiError> {
-        let mut summaries: Vec<Option<GenerationSummary>> = vec![None; self.n_told.len()];
+    pub(crate) async fn collect(mut self) -> Result<Vec<Summary>, ApiError> {
+        let mut summaries: Vec<Option<Summary>> = vec![None; self.n_told.len()];
         while let Some((i, piece)) = self.next().await? {
             if let Chunk::End(_, summary) = piece {
                 summaries[i] = Some(*summary);
@@ -266,12 +288,80 @@ impl Choices {
     }
 }
 
+/// Requests that were taken.
+struct Submitted {
+    tickets: Vec<AnyTicket>,
+    unread: Vec<Unread>,
+    limits: Vec<Option<AnswerLimits>>,
+}
+
+impl Submitted {
+    fn to_engine(
+        call: &Call,
+        service: &Service,
+        requests: Vec<GenerateRequest>,
+        sender: &UnboundedSender<(usize, AnyEvent)>,
+    ) -> Result<Submitted, ApiError> {
+        let n_prompt_max = requests.iter().map(|request| request.prompt.len()).max().unwrap_or(0);
+        let unread = requests.iter().map(|request| request.unread.clone()).collect();
+        let limits = requests.iter().map(|request| AnswerLimits::of(&call.body, &request.cancel)).collect();
+        let submit = |(i, request): (usize, GenerateRequest)| {
+            let logits_processor = learning::logits_processor(call, i);
+            let mut request = GenerateRequest { logits_processor, ..request };
+            let (sender, record) = (sender.clone(), Pending::begin(call, i, &mut request));
+            if progress::is_asked(&call.body) {
+                let sender = sender.clone();
+                let hear = move |progress| drop(sender.send((i, AnyEvent::Progress(progress))));
+                request.progress = Some(ProgressSink::new(hear));
+            }
+            let (of_engine, unread) = (record.clone(), request.unread.clone());
+            let sink = move |event| {
+                of_engine.see(&event);
+                if matches!(event, ServiceEvent::Token(_)) {
+                    unread.add();
+                }
+                sender.send((i, AnyEvent::Engine(event))).is_ok()
+            };
+            service.submit(request, Box::new(sink)).map(AnyTicket::Engine).map_err(|error| record.refused(error))
+        };
+        let tickets: Result<Vec<AnyTicket>, _> = requests.into_iter().enumerate().map(submit).collect();
+        let tickets = tickets.map_err(|error| match error.kind() {
+            ErrorKind::ContextLength => check_fits(call, n_prompt_max, 1).err().unwrap_or_else(|| error.into()),
+            _ => with_retry(call, error.into()),
+        })?;
+        Ok(Submitted { tickets, unread, limits })
+    }
+
+    fn to_remote(
+        call: &Call,
+        remote: &Arc<RemoteModel>,
+        requests: Vec<CompletionRequest>,
+        sender: &UnboundedSender<(usize, AnyEvent)>,
+    ) -> Result<Submitted, ApiError> {
+        let (mut unread, limits) = (Vec::new(), requests.iter().map(|_| None).collect());
+        let mut tickets = Vec::new();
+        for (i, request) in requests.into_iter().enumerate() {
+            let (sender, record) = (sender.clone(), Pending::begin_remote(call, i, &request));
+            let of_remote = record.clone();
+            let sink = move |event| {
+                of_remote.see_remote(&event);
+                sender.send((i, AnyEvent::Remote(event))).is_ok()
+            };
+            unread.push(Unread::default());
+            let job = RemoteJob { request, tenant: call.tenant.id, deadline: call.deadline, unread: unread[i].clone() };
+            let ticket = remote.submit(job, Box::new(sink)).inspect_err(|error| record.refused_remote(error))?;
+            tickets.push(AnyTicket::Remote(ticket));
+        }
+        Ok(Submitted { tickets, unread, limits })
+    }
+}
+
 /// Checks that a prompt and so many tokens behind it fit the context.
 ///
 /// # Errors
 /// 400, with both numbers.
 pub(crate) fn check_fits(call: &Call, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
-    let (info, n_tokens) = (call.model.service.info(), n_prompt + n_more);
+    let (info, n_tokens) = (call.model.service()?.info(), n_prompt + n_more);
     if n_tokens <= info.n_ctx {
         return Ok(());
     }
@@ -289,12 +379,12 @@ pub(crate) fn check_fits(call: &Call, n_prompt: usize, n_more: usize) -> Result<
 /// Adds when to come again to the refusal of a full queue.
 pub(crate) fn with_retry(call: &Call, error: ApiError) -> ApiError {
     let is_full = error.status == StatusCode::TOO_MANY_REQUESTS;
-    ApiError { retry_after_s: is_full.then(|| call.model.service.retry_after_s()), ..error }
+    ApiError { retry_after_s: is_full.then(|| call.model.retry_after_s()), ..error }
 }
 
 /// Turns an answer that did not come to its end into an error.
-fn finished(summary: GenerationSummary) -> Result<GenerationSummary, ApiError> {
-    let n = summary.tokens.len();
+fn finished(summary: Summary) -> Result<Summary, ApiError> {
+    let n = summary.n_answer();
     match summary.finish_reason {
         FinishReason::Stop | FinishReason::Length => Ok(summary),
         FinishReason::Deadline => {
@@ -304,28 +394,6 @@ fn finished(summary: GenerationSummary) -> Result<GenerationSummary, ApiError> {
         FinishReason::Cancelled => {
             let line = format!("the server stopped after {n} tokens of the answer");
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping"))
-        }
-    }
-}
-
-/// Counts of tokens, over all answers.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    pub n_prompt: usize,
-    pub n_cached: usize,
-    pub n_answer: usize,
-    /// Tokens of the answers that are thought.
-    pub n_thought: usize,
-}
-
-impl Usage {
-    /// Adds an answer. `is_first` of those to the same prompt, which counts once.
-    pub(crate) fn add(&mut self, summary: &GenerationSummary, is_first: bool) {
-        self.n_answer += summary.tokens.len();
-        self.n_thought += summary.n_thought as usize;
-        if is_first {
-            self.n_prompt += summary.prompt_tokens.len();
-            self.n_cached += summary.timings.cached_tokens;
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) async fn compiled(
             let model = Arc::clone(&call.model);
             let work = move || {
                 let _turn = turn;
-                let grammar = compile(model.service.grammar_compiler()?, &source)?;
+                let grammar = compile(model.service()?.grammar_compiler()?, &source)?;
                 model.grammars.keep(tenant, source, grammar.clone());
                 Ok(grammar)
             };
@@ -50,6 +50,10 @@ pub(crate) async fn compiled(
 /// # Errors
 /// 400: it cannot be compiled, it uses what is not supported, or other fields do not go with it.
 pub(crate) async fn grammar(call: &Call, request: &GenerateRequest) -> Result<Option<Grammar>, ApiError> {
+    if call.model.remote().is_some() {
+        // The other server holds its answer to the form.
+        return Ok(None);
+    }
     let Some((field, source)) = source(&call.body)? else { return Ok(None) };
     if request.ignore_eos {
         let line = format!("'ignore_eos' does not go with '{field}': the answer ends where its form is complete");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
+use ruvllm_api::remote::missing;
 use ruvllm_engine::{AdapterSet, LogitsProcessor, Readout};
 use ruvllm_learning as learning;
 
@@ -52,8 +53,11 @@ pub(crate) fn answer_id(call: &str, choice: usize) -> String {
 /// Returns what a model is taught.
 ///
 /// # Errors
-/// 404: it learns nothing.
+/// 404: it learns nothing; 501: another server answers for it.
 pub(crate) fn model_state(model: &Model) -> Result<&ModelState, ApiError> {
+    if model.remote().is_some() {
+        return Err(missing(&model.name, "hidden states to learn from"));
+    }
     model.learning.as_ref().ok_or_else(|| {
         let line = "this server learns nothing; start it with --learn";
         ApiError::new(StatusCode::NOT_FOUND, line).code("learning_off")
@@ -76,7 +80,7 @@ pub(crate) async fn opened(call: &Call) -> Result<Arc<learning::Tenant>, ApiErro
 pub(crate) async fn states(call: &Call, tokens: Vec<u32>, readout: Readout) -> Result<Vec<f32>, ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let sink = Box::new(move |states| drop(sender.send(states)));
-    let ticket = call.model.service.read_out(call.tenant.id, tokens, readout, AdapterSet::default(), sink);
+    let ticket = call.model.service()?.read_out(call.tenant.id, tokens, readout, AdapterSet::default(), sink);
     let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
     let late = || {
         let line = "the request's time was over before the model had read it; allow more of it";

@@ -1,6 +1,7 @@
 //! A call on its way through a handler: the endpoint, the caller, the checked request and its model; and what handlers have in common.
 
 pub(crate) mod adapters;
+pub(crate) mod answer;
 pub(crate) mod body;
 pub(crate) mod embed;
 pub(crate) mod generate;
@@ -229,13 +230,17 @@ impl Call {
     }
 
     /// Returns the tokenizer and the template of its model.
-    pub(crate) fn text(&self) -> &ModelText {
-        self.model.service.text()
+    ///
+    /// # Errors
+    /// 501: another server answers for the model, and gives no tokens.
+    pub(crate) fn text(&self) -> Result<&ModelText, ApiError> {
+        Ok(self.model.service()?.text())
     }
 
-    /// Returns how tokens of its answer are told with their log-probabilities.
-    pub(crate) fn answer_tokens(&self) -> AnswerTokens<'_> {
-        AnswerTokens { tokenizer: self.text().tokenizer(), ignores_eos: self.body.is_set("ignore_eos") }
+    /// Returns how tokens of its answer are told with their log-probabilities; none if another server tells them.
+    pub(crate) fn answer_tokens(&self) -> Option<AnswerTokens<'_>> {
+        let tokenizer = self.model.engine()?.text().tokenizer();
+        Some(AnswerTokens { tokenizer, ignores_eos: self.body.is_set("ignore_eos") })
     }
 
     /// Brings the adapters that the request names.

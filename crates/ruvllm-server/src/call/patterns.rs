@@ -44,7 +44,7 @@ pub(crate) async fn embedded(call: &Call, tenant: &learning::Tenant, task: &str)
     if task.trim().is_empty() {
         return Err(ApiError::bad("task", "'task' is empty; say in a line what is to be done"));
     }
-    let (text, task) = (call.text().clone(), cut(task, TEXT_BYTES_MAX));
+    let (text, task) = (call.text()?.clone(), cut(task, TEXT_BYTES_MAX));
     let options = EncodeOptions { add_special: true, parse_special: false };
     let tokens = offload(move || Ok(text.tokenizer().encode(&task, options)?)).await?;
     let (tokens, readout) = learning::Tenant::task_readout(tokens);
@@ -90,7 +90,7 @@ pub(crate) async fn attend(call: &mut Call, mut input: ChatInput) -> Result<Chat
     if found.is_empty() {
         return Ok(input);
     }
-    let (text, n_ctx) = (call.text().clone(), call.model.service.info().n_ctx);
+    let (text, n_ctx) = (call.text()?.clone(), call.model.service()?.info().n_ctx);
     let (input, told) = offload(move || {
         // What was asked for has room with them: half of what is free is left for the answer.
         let n_free = n_ctx.saturating_sub(text.encode_chat(&input)?.len());

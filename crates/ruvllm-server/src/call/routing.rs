@@ -54,7 +54,7 @@ impl Server {
         };
         let model = self.model(Some(name), deadline).await?;
         offload(move || {
-            let embedding = ServiceEmbedder::new(model.service.clone()).embed(&query);
+            let embedding = ServiceEmbedder::new(model.service()?.clone()).embed(&query);
             let failed = |error: ruvllm_router::RouterError| {
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("the query cannot be embedded: {error}"))
             };

@@ -36,5 +36,5 @@ pub(crate) fn is_erased(call: &Call) -> bool {
 }
 
 fn id_of(call: &Call) -> Option<usize> {
-    call.body.count(ID_SLOT.name).filter(|&id| id < call.model.service.n_running_max())
+    call.body.count(ID_SLOT.name).filter(|&id| id < call.model.n_running_max())
 }

@@ -1,12 +1,23 @@
 //! Requests whose answers may be calls of tools.
 
 use ruvllm_api::error::ApiError;
-use ruvllm_api::response_format;
 use ruvllm_api::tools::in_tools;
-use ruvllm_engine::GenerateRequest;
+use ruvllm_api::{response_format, tools};
 use ruvllm_engine::tools::ToolUse;
+use ruvllm_engine::{GenerateRequest, Service};
 
 use super::{Call, grammar};
+
+/// Reads the functions that the model may call, and makes a request one whose answer may be calls. Another server does both by
+/// itself.
+///
+/// # Errors
+/// As [`tools::read`] and [`use_tools`].
+pub(crate) async fn read_tools(call: &Call, request: &mut GenerateRequest) -> Result<Option<ToolUse>, ApiError> {
+    let read = |service: &Service| tools::read(&call.body, service.text());
+    let tool_use = call.model.engine().map(read).transpose()?.flatten();
+    use_tools(call, tool_use, request).await
+}
 
 /// Makes a request one whose answer may be calls, or has the form that is asked for. Both together are one or the other: a
 /// call, or an answer in the form.

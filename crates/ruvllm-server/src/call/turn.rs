@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ruvllm_api::error::{ApiError, without_numbers};
 use ruvllm_api::routing::query_of;
 use ruvllm_api::session::{SESSION, SESSION_DIM};
-use ruvllm_engine::GenerationSummary;
 use ruvllm_router::HashedWords;
 use ruvllm_sona::now_ms;
 use ruvllm_sona::session::{SessionIndex, SessionRecord};
 
 use super::Call;
+use super::answer::Summary;
 use crate::state::saves::Saves;
 use crate::state::witness::tenant_name;
 
@@ -66,8 +66,8 @@ impl Turn {
     }
 
     /// Counts an answer, on a thread that may wait for the disk.
-    pub(crate) fn end(self, summary: &GenerationSummary) {
-        let n_tokens = (summary.prompt_tokens.len() + summary.tokens.len()) as u32;
+    pub(crate) fn end(self, summary: &Summary) {
+        let n_tokens = u32::try_from(summary.n_prompt().saturating_add(summary.n_answer())).unwrap_or(u32::MAX);
         // Threads come to it in any order; the latest session is the one whose answer ended last.
         let used_ms = now_ms();
         drop(tokio::task::spawn_blocking(move || {

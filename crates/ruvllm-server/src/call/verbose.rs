@@ -1,11 +1,11 @@
 //! An answer that is over, in llama.cpp's own form.
 
 use ruvllm_api::fields::{Field, Kind, optional};
-use ruvllm_api::timings::timings;
 use ruvllm_engine::tokenizer::DecodeOptions;
-use ruvllm_engine::{FinishReason, GenerationSummary};
+use ruvllm_engine::{FinishReason, Service};
 use serde_json::{Value, json};
 
+use crate::call::answer::Summary;
 use crate::call::generate::ParsedRequest;
 use crate::call::{Call, settings};
 
@@ -20,7 +20,7 @@ pub(crate) const RETURN_TOKENS: Field = optional(
 pub(crate) struct Whole<'a> {
     pub call: &'a Call,
     pub asked: &'a ParsedRequest,
-    pub summary: &'a GenerationSummary,
+    pub summary: &'a Summary,
     /// Its index among several.
     pub index: usize,
     /// Text of it that was not told yet.
@@ -38,9 +38,11 @@ impl Whole<'_> {
             FinishReason::Stop => "eos",
             _ => "limit",
         };
-        let (n_prompt, n_predicted) = (summary.prompt_tokens.len(), summary.tokens.len());
-        let tokenizer = call.text().tokenizer();
-        let prompt = tokenizer.decode(&summary.prompt_tokens, DecodeOptions { render_special: true });
+        let (n_prompt, n_predicted) = (summary.n_prompt(), summary.n_answer());
+        let decode = |service: &Service| {
+            service.text().tokenizer().decode(&summary.prompt_tokens, DecodeOptions { render_special: true })
+        };
+        let prompt = call.model.engine().map(decode);
         let tokens = if call.body.is_set(RETURN_TOKENS.name) { &*summary.tokens } else { &[] };
         json!({
             "index": index,
@@ -57,28 +59,24 @@ impl Whole<'_> {
             "has_new_line": summary.text.contains('\n'),
             "stop_type": stop_type,
             "stopping_word": summary.stopped_by.as_deref().unwrap_or_default(),
-            "timings": timings(summary),
+            "timings": summary.timings(),
         })
     }
 
     /// Returns whether it was the context that ended the answer.
     fn has_filled(&self) -> bool {
-        let (n_prompt, n_predicted) = (self.summary.prompt_tokens.len(), self.summary.tokens.len());
+        let Some(service) = self.call.model.engine() else { return false };
+        let (n_prompt, n_predicted) = (self.summary.n_prompt(), self.summary.n_answer());
         let is_short = self.asked.request.max_tokens.is_none_or(|max| n_predicted < max);
-        let is_full = n_prompt + n_predicted + 1 >= self.call.model.service.info().n_ctx;
+        let is_full = n_prompt + n_predicted + 1 >= service.info().n_ctx;
         self.summary.finish_reason == FinishReason::Length && is_short && is_full
     }
 }
 
 /// Adds to an answer of another API what llama.cpp's server tells of it, where the server is to tell all: the prompt as the model
 /// read it, and how tokens were chosen.
-pub(crate) fn with_verbose(
-    mut answer: Value,
-    call: &Call,
-    asked: &ParsedRequest,
-    summary: &GenerationSummary,
-) -> Value {
-    if call.server.options.is_verbose {
+pub(crate) fn with_verbose(mut answer: Value, call: &Call, asked: &ParsedRequest, summary: &Summary) -> Value {
+    if call.server.options.is_verbose && call.model.engine().is_some() {
         let content = &*summary.text;
         let whole = Whole { call, asked, summary, index: 0, content, is_shortened: false };
         answer["__verbose"] = whole.json();

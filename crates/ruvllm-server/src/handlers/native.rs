@@ -126,7 +126,7 @@ fn ok(value: &Value) -> Result<Response<Body>, ApiError> {
 fn tokenize(call: Call) -> HandlerFuture {
     Box::pin(async move {
         offload(move || {
-            let (service, given) = (&call.model.service, &call.body);
+            let (service, given) = (call.model.service()?, &call.body);
             let (add_special, parse_special) = (given.is_set("add_special"), given.is_set("parse_special"));
             let tokenizer = service.text().tokenizer();
             let text = given.text("text").unwrap_or_default();
@@ -153,7 +153,7 @@ fn tokenize(call: Call) -> HandlerFuture {
 
 fn tokenizer_info(call: Call) -> HandlerFuture {
     Box::pin(async move {
-        let (text, info) = (call.text(), call.model.service.info());
+        let (text, info) = (call.text()?, call.model.service()?.info());
         let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id));
         ok(&json!({
             "model_max_length": info.n_ctx,
@@ -169,7 +169,7 @@ fn tokenizer_info(call: Call) -> HandlerFuture {
 
 fn detokenize(call: Call) -> HandlerFuture {
     Box::pin(async move {
-        let tokenizer = call.text().tokenizer();
+        let tokenizer = call.text()?.tokenizer();
         let ids = call.body.list("tokens").into_iter().flatten();
         let ids: Vec<u32> = ids.filter_map(|id| Some(id.as_f64()? as u32)).collect();
         let n_vocab = tokenizer.vocab_len();
@@ -185,14 +185,14 @@ fn detokenize(call: Call) -> HandlerFuture {
 fn apply_template(call: Call) -> HandlerFuture {
     Box::pin(async move {
         offload(move || {
-            let (text, given) = (call.text(), &call.body);
+            let (text, given) = (call.text()?, &call.body);
             let mut messages = messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?;
             let begun = messages::begun(given, &mut messages)?;
             let input = ChatInput {
                 messages,
-                tools: tools::read(&call.body, call.text())?.as_ref().map(ToolUse::definitions),
+                tools: tools::read(&call.body, text)?.as_ref().map(ToolUse::definitions),
                 add_generation_prompt: begun.is_some() || given.flag(messages::OPENS_ANSWER.name, true),
-                extra: thinking::variables(&call.body, call.text(), &call.model_name)?,
+                extra: thinking::variables(&call.body, text, &call.model_name)?,
                 ..ChatInput::default()
             };
             let mut prompt = text.render_chat(&input)?;
@@ -219,6 +219,11 @@ fn ready(call: ServerCall) -> HandlerFuture {
         if call.server.models.is_preparing() {
             let line = "a model is being made ready to learn; requests wait for it";
             return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("loading"));
+        }
+        for model in call.server.models.loaded() {
+            if let Some(remote) = model.remote() {
+                remote.check().await?;
+            }
         }
         let mut failures = vec![("responses", call.server.stored.saves.failing())];
         if let Some(witness) = &call.server.witness {

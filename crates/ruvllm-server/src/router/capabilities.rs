@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::fields::{Field, schema};
+use ruvllm_api::remote::MISSING;
 use ruvllm_engine::ModelInfo;
 use ruvllm_witness::decimal;
 use serde_json::{Map, Value, json};
@@ -45,6 +46,8 @@ const STATUSES: &[(u16, &str)] = &[
     (415, "the body is not application/json"),
     (429, "too many requests wait, or the key has as many as it may; see the header Retry-After"),
     (500, "an internal error"),
+    (501, "another server answers for the model, and gives no such thing; /v1/capabilities says what is missing"),
+    (502, "another server that answers for the model cannot be reached, or refuses the request"),
     (503, "the server is stopping, has no memory for the request, or no room for its model"),
     (504, "the request's time was over"),
 ];
@@ -61,14 +64,14 @@ fn capabilities(call: ServerCall) -> HandlerFuture {
         let models: Vec<Value> = statuses.iter().map(model).collect();
         let loaded = server.models.loaded();
         let first = loaded.iter().find(|model| *model.name == *statuses[0].name);
-        let tool_format = first.map(|model| model.service.text().tool_format().as_str());
+        let tool_format = first.and_then(|model| model.engine()).map(|service| service.text().tool_format().as_str());
         ok(&json!({
             "version": env!("CARGO_PKG_VERSION"),
             "model": models[0],
             "models": models,
             "tools": { "format": tool_format, "choice": ["none", "auto", "required", "named"], "strict": true },
             "limits": {
-                "requests_at_once": server.models.loaded().iter().map(|model| model.service.n_running_max()).max(),
+                "requests_at_once": server.models.loaded().iter().map(|model| model.n_running_max()).max(),
                 "queue": options.queue_max,
                 "models_at_once": options.models_max.min(models.len()),
                 "idle_seconds": options.idle_timeout.map(|timeout| timeout.as_secs()),
@@ -89,10 +92,23 @@ fn capabilities(call: ServerCall) -> HandlerFuture {
     })
 }
 
-/// Describes a model, as far as it is known: what was never loaded has a name only.
+/// Describes a model, as far as it is known: what was never loaded has a name only. Requests for what is missing are answered with
+/// 501.
 fn model(model: &ModelStatus) -> Value {
     let n_ctx = model.info.as_ref().map(|info| info.n_ctx);
-    json!({ "id": &*model.name, "state": model.state, "n_ctx": n_ctx, "makes": model.info.as_ref().map(makes) })
+    let (backend, missing) = match model.is_remote {
+        true => (Some("remote"), MISSING),
+        false => (model.info.as_ref().map(|info| info.device.backend), &[][..]),
+    };
+    let makes = model.info.as_ref().map(makes).or(model.is_remote.then_some("text"));
+    json!({
+        "id": &*model.name,
+        "state": model.state,
+        "backend": backend,
+        "n_ctx": n_ctx,
+        "makes": makes,
+        "missing": missing,
+    })
 }
 
 /// Returns what a model is for.

@@ -158,7 +158,9 @@ async fn of_model(
     }
     let mut call = Call::new(server, new).await?;
     (call.asked_name, call.shape) = (asked, shape);
-    unheeded.extend(thinking::not_done(&call.body, call.text()).map(str::to_owned));
+    if let Some(service) = call.model.engine() {
+        unheeded.extend(thinking::not_done(&call.body, service.text()).map(str::to_owned));
+    }
     let chosen = call.routing.clone().map(|reason| (Arc::clone(&call.model.name), reason));
     let mut response = run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await?;
     if let Some((model, reason)) = chosen {

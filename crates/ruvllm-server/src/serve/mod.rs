@@ -15,7 +15,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use ruvllm_api::error::without_numbers;
-use ruvllm_engine::Engine;
+use ruvllm_engine::{Engine, Service};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -74,7 +74,7 @@ pub fn run(
     let runtime = runtime.map_err(|error| ServerError::new(format!("cannot start the server's threads: {error}")))?;
     let server = Server::start(models, options)?;
     for model in server.models.loaded() {
-        let info = model.service.info();
+        let Some(info) = model.engine().map(Service::info) else { continue };
         if info.n_ctx < info.n_ctx_train.min(AGENT_TOKENS) {
             let (n_ctx, n_ctx_train) = (info.n_ctx, info.n_ctx_train);
             tracing::info!(model = &*model.name, n_ctx, n_ctx_train, "coding agents need a larger context: see --ctx");

@@ -109,7 +109,7 @@ impl Server {
     pub fn drain(&self, limit: Duration) {
         self.is_stopping.store(true, Ordering::Release);
         self.models.stop();
-        self.models.loaded().iter().for_each(|model| model.service.drain(limit));
+        self.models.loaded().iter().for_each(|model| model.drain(limit));
     }
 
     /// Returns whether it takes requests no more.
@@ -119,7 +119,7 @@ impl Server {
 
     /// Returns how many requests wait or run.
     pub fn n_inside(&self) -> usize {
-        self.models.loaded().iter().map(|model| model.service.n_inside()).sum()
+        self.models.loaded().iter().map(|model| model.n_inside()).sum()
     }
 
     /// Ends the engines, and returns those that are loaded.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use ruvllm_api::error::{ApiError, without_numbers};
 use ruvllm_api::session::SESSION_DIM;
+use ruvllm_backend::Completions;
 use ruvllm_engine::{Engine, EngineError};
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies, Wanted};
 use ruvllm_sona::quality::{Scorer, ScorerOptions};
@@ -79,6 +80,12 @@ impl Witness {
             Some(scorer) => recorder.with_scorer(Arc::clone(scorer)),
             None => recorder,
         })
+    }
+
+    /// Makes the recorder of a model that another server answers for.
+    pub(crate) fn remote_recorder(&self, backend: &dyn Completions) -> Recorder {
+        let (model, device) = backend.info();
+        Recorder::of_remote(&device.name, model, Arc::clone(&self.log))
     }
 
     /// Puts on record that a policy was learned, and keeps it; on the log's thread, so that nobody waits for the disk.

@@ -18,6 +18,7 @@ mod models;
 mod ollama;
 mod reference;
 mod refusals;
+mod remote;
 mod shares;
 mod stored;
 mod thinking;

@@ -1,6 +1,8 @@
 //! `ruvllm chat`: talk to a model.
 
 mod input;
+mod local;
+mod server;
 mod session;
 use clap::Args;
 use ruvllm_engine::LoadOptions;
@@ -10,20 +12,24 @@ use crate::tools::args::cache::CacheArgs;
 use crate::tools::args::sampling::SamplingArgs;
 use crate::tools::args::speculation::SpeculationArgs;
 use crate::tools::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs};
-use crate::tools::backend::LocalBackendArgs;
+use crate::tools::backend::LocalBackend;
 use crate::tools::error::{Error, Result};
 use crate::tools::interrupt;
 use crate::tools::learning::LearningArgs;
+use crate::tools::remote::{self, BackendArgs, Chosen};
 use crate::tools::resume::Resume;
 use crate::tools::template::{self, TemplateArgs};
 use crate::tools::values::{MaxTokens, unescaped};
 use input::{Line, Reader};
-use session::Session;
+use local::{Begun, LocalModel};
+use server::RemoteModel;
+use session::{Answers as _, Session, Settings};
 
 const EXAMPLES: &str = "\
 Examples:
   ruvllm chat
   ruvllm chat --model qwen2.5-coder:0.5b --system \"You answer in one sentence.\"
+  ruvllm chat --backend remote --url http://127.0.0.1:8000/v1     another server answers
   ruvllm chat --session trip                     a conversation that is there again next time
   printf 'Hello\\nAnd now in French\\n' | ruvllm chat --temp 0     one line a turn
 
@@ -50,7 +56,7 @@ pub struct ChatArgs {
     #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
-    backend: LocalBackendArgs,
+    backend: BackendArgs,
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
@@ -88,39 +94,11 @@ impl ChatArgs {
     /// A failure if the model cannot be had; without a terminal also whatever stops a turn.
     pub fn run(&self, app: &App) -> Result<()> {
         self.sampling.check()?;
-        self.learning.check(app, &[])?;
-        self.cache.check(&app.settings)?;
-        let backend = self.backend.chosen(&self.load)?;
-        app.store().check(&self.model.model)?;
-        self.speculation.check(app)?;
-        let template = self.template.read()?;
-        let mut reader = Reader::new(&app.settings.home.join("history.txt"), self.output.json)?;
-        interrupt::install()?;
-        let path = app.store().locate(&self.model.model, true)?;
-        let draft = self.speculation.draft(app)?;
-        let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
-        let mut engine = app.load_cached(backend, &path, load, &self.cache)?;
-        template::apply(&mut engine, template.as_deref())?;
-        if engine.info().is_encoder {
-            return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
-        }
+        let (mut reader, mut session) = match self.backend.chosen(&self.load)? {
+            Chosen::Local(backend) => self.with_local(app, backend)?,
+            Chosen::Remote(url) => self.with_remote(app, url)?,
+        };
         let is_person = Reader::is_person();
-        if is_person && !self.output.json {
-            let info = engine.info();
-            app.ui.note(&format!("{}, {} tokens of context; /help shows the commands", info.name, info.n_ctx));
-        }
-        if engine.chat_template()?.is_none() {
-            app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
-        }
-        let learning = self.learning.open(app, &mut engine)?;
-        let resume = Resume::load(&mut engine, &self.cache)?;
-        let max_tokens = self.max_tokens.and_then(|MaxTokens(n)| n);
-        let mut session = Session::new(engine, app.ui, self.sampling.params(), max_tokens, self.output.json);
-        session.set_speculation(self.speculation.speculate);
-        session.set_parse_special(self.parse_special);
-        session.set_learning(learning);
-        let system = self.system.as_deref().map(|text| if self.escape { unescaped(text) } else { text.to_owned() });
-        session.begin(system, resume)?;
         while let Some(line) = reader.next_line()? {
             match turn(&mut session, line) {
                 Ok(true) => {}
@@ -135,6 +113,77 @@ impl ChatArgs {
         }
         reader.save_history();
         session.save_learned()
+    }
+
+    /// Begins a conversation with a model of this process.
+    fn with_local(&self, app: &App, backend: LocalBackend) -> Result<(Reader, Session)> {
+        self.learning.check(app, &[])?;
+        self.cache.check(&app.settings)?;
+        app.store().check(&self.model.model)?;
+        self.speculation.check(app)?;
+        let template = self.template.read()?;
+        let reader = self.reader(app)?;
+        let path = app.store().locate(&self.model.model, true)?;
+        let draft = self.speculation.draft(app)?;
+        let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
+        let mut engine = app.load_cached(backend, &path, load, &self.cache)?;
+        template::apply(&mut engine, template.as_deref())?;
+        if engine.info().is_encoder {
+            return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
+        }
+        let info = engine.info();
+        self.greet(app, &format!("{}, {} tokens of context", info.name, info.n_ctx));
+        if engine.chat_template()?.is_none() {
+            app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
+        }
+        let learning = self.learning.open(app, &mut engine)?;
+        let resume = Resume::load(&mut engine, &self.cache)?;
+        let mut model = LocalModel::new(engine, app.ui, self.speculation.speculate, self.parse_special);
+        model.set_learning(learning);
+        let begun = model.begin(self.instructions(), resume)?;
+        Ok((reader, Session::new(Box::new(model), app.ui, self.settings(), begun)))
+    }
+
+    /// Begins a conversation with a model of another server.
+    fn with_remote(&self, app: &App, url: &str) -> Result<(Reader, Session)> {
+        remote::refuse_local(&remote::of_loading(&self.load, &self.context))?;
+        remote::refuse_local(&[
+            ("--parse-special", self.parse_special),
+            ("--chat-template", self.template.is_given()),
+            ("--learn", self.learning.learn),
+            ("--session", self.cache.session.is_some()),
+            ("--cache-dir", self.cache.cache_dir.is_some()),
+            ("--no-prefix-cache", self.cache.no_prefix_cache),
+            ("--draft-model", self.speculation.draft_model.is_some()),
+        ])?;
+        remote::samplers(&self.sampling.params())?;
+        let reader = self.reader(app)?;
+        let model = RemoteModel::new(remote::connect(app, url, &self.model.model)?, app.ui);
+        self.greet(app, &format!("{} at {url}", model.name()));
+        let begun = Begun { system: self.instructions(), ..Begun::default() };
+        Ok((reader, Session::new(Box::new(model), app.ui, self.settings(), begun)))
+    }
+
+    fn reader(&self, app: &App) -> Result<Reader> {
+        let reader = Reader::new(&app.settings.home.join("history.txt"), self.output.json)?;
+        interrupt::install()?;
+        Ok(reader)
+    }
+
+    /// Tells a person who answers.
+    fn greet(&self, app: &App, who: &str) {
+        if Reader::is_person() && !self.output.json {
+            app.ui.note(&format!("{who}; /help shows the commands"));
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let max_tokens = self.max_tokens.and_then(|MaxTokens(n)| n);
+        Settings { sampling: self.sampling.params(), max_tokens, json: self.output.json }
+    }
+
+    fn instructions(&self) -> Option<String> {
+        self.system.as_deref().map(|text| if self.escape { unescaped(text) } else { text.to_owned() })
     }
 }
 

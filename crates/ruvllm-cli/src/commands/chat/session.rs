@@ -1,73 +1,134 @@
-//! A conversation: its messages, its settings, and answering.
+//! A conversation: its messages, its settings, and having it answered.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use ruvllm_engine::template::ChatInput;
-use ruvllm_engine::{
-    ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, Speculation,
-};
-use ruvllm_learning::{Correctness, Learning, Question, Task, Tenant};
+use ruvllm_engine::{Mirostat, SamplingParams};
 use serde_json::{Value, json};
 
-use crate::tools::answer::{answer_shown, speed_line, summary_json};
+use crate::commands::chat::local::Begun;
 use crate::tools::args::sampling::MIROSTATS;
 use crate::tools::error::{Error, Result};
-use crate::tools::output::{Ui, bytes, print, print_json, print_line};
-use crate::tools::resume::Resume;
+use crate::tools::output::{Ui, print, print_json, print_line};
 use crate::tools::values::{MaxTokens, Seed};
 
-/// A conversation with a loaded model.
+/// A conversation that is to be answered, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Talk<'s> {
+    /// The instructions.
+    pub system: Option<&'s str>,
+    /// The messages behind them.
+    pub messages: &'s [Value],
+    /// How tokens are chosen.
+    pub sampling: &'s SamplingParams,
+    /// The most tokens of an answer.
+    pub max_tokens: Option<usize>,
+}
+
+impl Talk<'_> {
+    /// Returns the instructions and the messages.
+    pub fn all(&self) -> Vec<Value> {
+        let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
+        system.chain(self.messages.iter().cloned()).collect()
+    }
+}
+
+/// An answer that was written.
+#[derive(Debug)]
+pub struct Said {
+    /// Its text.
+    pub text: String,
+    /// A line about its end.
+    pub note: Option<String>,
+}
+
+/// A model that answers a conversation: one of this process, or of another server.
+pub trait Answers {
+    /// Returns the model's name.
+    fn name(&self) -> &str;
+
+    /// Answers a conversation, and hands the text to `write` as it comes; with `json` it prints the answer as an object instead.
+    ///
+    /// # Errors
+    /// The conversation does not fit, the answer failed, or what `write` returns.
+    fn answer(&mut self, talk: &Talk<'_>, json: bool, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Said>;
+
+    /// Checks that answers can be chosen so.
+    ///
+    /// # Errors
+    /// A usage error if they cannot.
+    fn check(&self, _: &SamplingParams) -> Result<()> {
+        Ok(())
+    }
+
+    /// Hears what the last answer was worth, 0 to 1.
+    ///
+    /// # Errors
+    /// A usage error if nothing learns, or the answer was judged already.
+    fn judge(&mut self, quality: f32) -> Result<()>;
+
+    /// Learns what the last answer should have been.
+    ///
+    /// # Errors
+    /// As [`Answers::judge`]; the engine's.
+    fn correct(&mut self, text: &str) -> Result<()>;
+
+    /// Forgets the last answer.
+    fn forget(&mut self);
+
+    /// Saves the conversation, if it is a session.
+    ///
+    /// # Errors
+    /// It cannot be saved.
+    fn keep(&mut self, _: &Talk<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Keeps what was learned.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn save_learned(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns lines about the last answer.
+    fn stats(&self) -> String;
+}
+
+/// A conversation with a model.
 pub struct Session {
-    engine: Engine,
+    model: Box<dyn Answers>,
     ui: Ui,
     sampling: SamplingParams,
-    speculation: Speculation,
     max_tokens: Option<usize>,
     json: bool,
-    /// Whether control tokens in messages are read as such.
-    parse_special: bool,
     system: Option<String>,
     messages: Vec<Value>,
-    last: Option<GenerationSummary>,
-    /// Where the conversation is saved.
-    resume: Option<Resume>,
-    /// Who learns of it, and how many answers there were.
-    learning: Option<(Learning, Arc<Tenant>)>,
-    n_answers: usize,
+}
+
+/// How a conversation is answered.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The most tokens of an answer.
+    pub max_tokens: Option<usize>,
+    /// Whether answers are objects.
+    pub json: bool,
 }
 
 impl Session {
-    /// Begins an empty conversation.
-    pub fn new(engine: Engine, ui: Ui, sampling: SamplingParams, max_tokens: Option<usize>, json: bool) -> Session {
-        let speculation = Speculation::default();
-        let (system, messages, last, resume, learning) = (None, Vec::new(), None, None, None);
-        let n_answers = 0;
-        Session {
-            engine,
-            ui,
-            sampling,
-            speculation,
-            max_tokens,
-            json,
-            parse_special: false,
-            system,
-            messages,
-            last,
-            resume,
-            learning,
-            n_answers,
-        }
+    /// Begins a conversation, or goes on with one.
+    pub fn new(model: Box<dyn Answers>, ui: Ui, settings: Settings, begun: Begun) -> Session {
+        let (Settings { mut sampling, max_tokens, json }, Begun { system, messages, seed }) = (settings, begun);
+        sampling.seed = sampling.seed.or(seed);
+        Session { model, ui, sampling, max_tokens, json, system, messages }
     }
 
-    /// Sets whether control tokens in messages are read as such.
-    pub fn set_parse_special(&mut self, parse_special: bool) {
-        self.parse_special = parse_special;
-    }
-
-    /// Sets who learns of the conversation.
-    pub fn set_learning(&mut self, learning: Option<(Learning, Arc<Tenant>)>) {
-        self.learning = learning;
+    /// Returns the conversation, and what answers it.
+    fn parts(&mut self) -> (Talk<'_>, &mut dyn Answers) {
+        let Session { model, sampling, max_tokens, system, messages, .. } = self;
+        (Talk { system: system.as_deref(), messages, sampling, max_tokens: *max_tokens }, model.as_mut())
     }
 
     /// Keeps what was learned.
@@ -75,15 +136,15 @@ impl Session {
     /// # Errors
     /// It cannot be written.
     pub fn save_learned(&self) -> Result<()> {
-        self.learning.as_ref().map_or(Ok(()), |(learning, _)| Ok(learning.save()?))
+        self.model.save_learned()
     }
 
     /// Hears what the last answer was worth, 0 to 1.
     ///
     /// # Errors
-    /// A usage error if nothing learns, or the answer was judged already.
+    /// As [`Answers::judge`].
     pub fn judge(&mut self, quality: f32) -> Result<()> {
-        self.tenant()?.judge(&self.answer_id(), quality).map_err(|_| judged())?;
+        self.model.judge(quality)?;
         self.ui.note(if quality > 0.0 { "(learned)" } else { "(not to be said again)" });
         Ok(())
     }
@@ -91,73 +152,19 @@ impl Session {
     /// Remembers what the last answer should have been, and goes on as if it had been said.
     ///
     /// # Errors
-    /// As [`Session::judge`]; the engine's.
+    /// As [`Answers::correct`].
     pub fn correct(&mut self, text: String) -> Result<()> {
-        let tenant = Arc::clone(self.tenant()?);
-        let (prompt, task) = tenant.correct(&self.answer_id()).map_err(|_| judged())?;
-        let question = task.question.unwrap_or_default();
-        let answer = self.engine.text()?.encode_answer(&text)?;
-        ruvllm_learning::add_correction(
-            &mut self.engine,
-            &tenant,
-            Question { prompt: &prompt, text: Some(&question) },
-            &answer,
-            Correctness::Right,
-        )?;
+        self.model.correct(&text)?;
         self.messages.pop();
         self.messages.push(json!({ "role": "assistant", "content": text }));
         self.ui.note("(remembered)");
         self.keep()
     }
 
-    fn tenant(&self) -> Result<&Arc<Tenant>> {
-        let line = "nothing is learned here; start with --learn";
-        self.learning.as_ref().map(|(_, tenant)| tenant).ok_or_else(|| Error::usage(line))
-    }
-
-    fn answer_id(&self) -> String {
-        format!("answer-{}", self.n_answers)
-    }
-
-    /// Sets whether tokens are drafted.
-    pub fn set_speculation(&mut self, speculation: Speculation) {
-        self.speculation = speculation;
-    }
-
-    /// Goes on with a saved session, if one is given; else, or if it is new, begins with these instructions.
-    ///
-    /// # Errors
-    /// A usage error if the session holds no conversation, or one with other instructions.
-    pub fn begin(&mut self, system: Option<String>, resume: Option<Resume>) -> Result<()> {
-        self.system = system;
-        let Some(resume) = resume else { return Ok(()) };
-        let (first, rest) = match resume.messages()?.split_first() {
-            Some((first, rest)) if first["role"] == "system" => (first["content"].as_str(), rest.to_vec()),
-            _ => (None, resume.session.messages.clone()),
-        };
-        if !resume.session.messages.is_empty() {
-            if self.system.as_deref().is_some_and(|system| Some(system) != first) {
-                let line = "the session has other instructions; leave --system out, or begin a session of another name";
-                return Err(Error::usage(line));
-            }
-            self.system = first.map(str::to_owned);
-        }
-        self.messages = rest;
-        self.sampling.seed = self.sampling.seed.or(resume.session.seed);
-        self.ui.note(&resume.note());
-        self.resume = Some(resume);
-        Ok(())
-    }
-
     /// Saves the conversation, if it is a session.
     fn keep(&mut self) -> Result<()> {
-        let Some(resume) = &mut self.resume else { return Ok(()) };
-        let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
-        let messages = system.chain(self.messages.iter().cloned()).collect();
-        let tokens = self.last.iter().flat_map(|last| [&last.prompt_tokens[..], &last.tokens]).flatten();
-        let tokens = tokens.copied().collect();
-        resume.session = ruvllm_engine::Session { tokens, messages, seed: self.sampling.seed };
-        resume.save(&self.engine)
+        let (talk, model) = self.parts();
+        model.keep(&talk)
     }
 
     /// Returns the instructions.
@@ -180,7 +187,7 @@ impl Session {
     /// The session cannot be saved.
     pub fn clear(&mut self) -> Result<()> {
         self.messages.clear();
-        self.last = None;
+        self.model.forget();
         self.keep()
     }
 
@@ -215,67 +222,16 @@ impl Session {
     }
 
     fn answer(&mut self) -> Result<()> {
-        let (prompt, stop) = self.prompt()?;
-        let n_ctx = self.engine.info().n_ctx;
-        if prompt.len() >= n_ctx {
-            return Err(self.full(prompt.len()));
-        }
-        let n_prompt = prompt.len();
-        self.n_answers += 1;
-        let question = self.messages.last().and_then(|message| message["content"].as_str());
-        let task = question.map(Task::of).unwrap_or_default();
-        let logits_processor =
-            self.learning.as_ref().map(|(_, tenant)| tenant.logits_processor(task, Some(&self.answer_id())));
-        let request = GenerateRequest {
-            prompt,
-            logits_processor,
-            max_tokens: self.max_tokens,
-            sampling: self.sampling.clone(),
-            speculation: self.speculation,
-            stop,
-            ..GenerateRequest::default()
-        };
         let (json, ui) = (self.json, self.ui);
         let mut write = |text: &str| if json { Ok(()) } else { print(&ui.answer(text)) };
-        let summary = answer_shown(&ui, &mut self.engine, &request, json, &mut write)?;
-        if json {
-            print_json(&summary_json(&summary, None))?;
-        } else {
+        let (talk, model) = self.parts();
+        let Said { text, note } = model.answer(&talk, json, &mut write)?;
+        if !json {
             print("\n")?;
         }
-        self.messages.push(json!({ "role": "assistant", "content": summary.text.trim_end() }));
-        match summary.finish_reason {
-            FinishReason::Cancelled => self.ui.note("(stopped)"),
-            FinishReason::Length if n_prompt + summary.tokens.len() >= n_ctx => {
-                self.ui.note(&format!(
-                    "(the context of {n_ctx} tokens is full; /clear starts again, --ctx N makes it longer)"
-                ));
-            }
-            _ => {}
-        }
-        self.last = Some(summary);
+        self.messages.push(json!({ "role": "assistant", "content": text.trim_end() }));
+        note.iter().for_each(|note| self.ui.note(note));
         Ok(())
-    }
-
-    /// Returns the conversation as tokens, and the texts that end an answer.
-    fn prompt(&self) -> Result<(Vec<u32>, Vec<String>)> {
-        if self.engine.chat_template()?.is_some() {
-            let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
-            let messages: Vec<_> = system.chain(self.messages.iter().cloned()).collect();
-            let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
-            let options = ChatOptions { parse_special: self.parse_special, ..ChatOptions::default() };
-            return Ok((self.engine.text()?.encode_chat_as(&input, options)?, Vec::new()));
-        }
-        let text = transcript(self.system(), &self.messages);
-        let tokens = self.engine.tokenizer()?.encode_prompt(&text, self.parse_special)?;
-        Ok((tokens, vec!["\nUser:".to_owned()]))
-    }
-
-    fn full(&self, n_tokens: usize) -> Error {
-        let n_ctx = self.engine.info().n_ctx;
-        Error::failure(format_args!(
-            "the conversation has {n_tokens} tokens and the context holds {n_ctx}; /clear starts again, --ctx N makes it longer"
-        ))
     }
 
     /// Writes the conversation to a JSON file.
@@ -284,7 +240,7 @@ impl Session {
     /// A failure that names the file.
     pub fn save(&self, file: &Path) -> Result<()> {
         let conversation = json!({
-            "model": self.engine.info().name,
+            "model": self.model.name(),
             "system": self.system,
             "messages": self.messages,
         });
@@ -302,7 +258,8 @@ impl Session {
         let text = crate::tools::text_files::read_text(file)?;
         let (system, messages) = read_conversation(&text)
             .ok_or_else(|| Error::failure(format_args!("{} is no conversation that /save wrote", file.display())))?;
-        (self.system, self.messages, self.last) = (system, messages, None);
+        (self.system, self.messages) = (system, messages);
+        self.model.forget();
         self.keep()?;
         self.ui.note(&format!("loaded {} messages from {}", self.messages.len(), file.display()));
         Ok(())
@@ -342,40 +299,15 @@ impl Session {
         }
         set(&mut sampling, key, value)?;
         sampling.validate()?;
+        self.model.check(&sampling)?;
         self.sampling = sampling;
         Ok(())
     }
 
-    /// Returns the speed of the last answer and how full the context is.
+    /// Returns lines about the last answer.
     pub fn stats(&self) -> String {
-        let n_ctx = self.engine.info().n_ctx;
-        let Some(last) = &self.last else {
-            return format!("nothing was answered yet; the context holds {n_ctx} tokens");
-        };
-        let (n_prompt, n_answer) = (last.prompt_tokens.len(), last.tokens.len());
-        let n_used = n_prompt + n_answer;
-        let speed = speed_line(&last.timings, n_prompt, n_answer);
-        let context = format!("context: {n_used} of {n_ctx} tokens ({:.0} %)", 100.0 * n_used as f64 / n_ctx as f64);
-        let Some(cache) = self.engine.cache_stats() else { return format!("{speed}\n{context}") };
-        let (asked, saved, held) = (cache.tokens_asked, cache.tokens_saved, bytes(cache.bytes as u64));
-        let share = 100.0 * cache.hit_rate();
-        format!("{speed}\n{context}\ncache: {saved} of {asked} prompt tokens were known ({share:.0} %), {held} held")
+        self.model.stats()
     }
-}
-
-/// The error of an answer that does not wait to be judged.
-fn judged() -> Error {
-    Error::usage("there is no answer to judge, or it was judged already; ask something first")
-}
-
-/// Writes a conversation for a model without a template as a dialogue it can continue.
-fn transcript(system: Option<&str>, messages: &[Value]) -> String {
-    let mut text = system.map_or_else(String::new, |system| format!("{system}\n\n"));
-    for message in messages {
-        let who = if message["role"] == "assistant" { "Assistant" } else { "User" };
-        text.push_str(&format!("{who}: {}\n", message["content"].as_str().unwrap_or_default()));
-    }
-    text + "Assistant:"
 }
 
 fn read_conversation(text: &str) -> Option<(Option<String>, Vec<Value>)> {
@@ -488,11 +420,5 @@ mod tests {
         for wrong in ["", "{}", "[]", "{\"messages\": [1]}", "{\"messages\": [{\"role\": \"user\"}]}"] {
             assert!(read_conversation(wrong).is_none(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn base_models_get_a_transcript() {
-        let messages = [json!({ "role": "user", "content": "Hi" }), json!({ "role": "assistant", "content": "Hello" })];
-        assert_eq!(transcript(Some("S"), &messages), "S\n\nUser: Hi\nAssistant: Hello\nAssistant:");
     }
 }

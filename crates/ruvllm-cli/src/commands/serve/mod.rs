@@ -2,6 +2,7 @@
 
 mod adapter;
 mod llama_server;
+mod remote;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,10 +18,11 @@ use crate::tools::app::App;
 use crate::tools::args::sampling::SamplingArgs;
 use crate::tools::args::speculation::SpeculationArgs;
 use crate::tools::args::{ContextArgs, LoadArgs, MAX_CTX, count};
-use crate::tools::backend::LocalBackendArgs;
+use crate::tools::backend::LocalBackend;
 use crate::tools::error::{Error, Result, one_line};
 use crate::tools::log::{self, LogFormat};
 use crate::tools::registry::DEFAULT_MODEL;
+use crate::tools::remote::{BackendArgs, Chosen};
 use crate::tools::template::{self, TemplateArgs};
 use crate::tools::{check, interrupt, lora, output};
 use adapter::AdapterArg;
@@ -32,11 +34,17 @@ Examples:
   ruvllm serve --model qwen2.5-coder:0.5b --ctx 16384 --parallel 8
   ruvllm serve --model smollm2:135m --model qwen2.5-coder:0.5b --idle-timeout 600
   ruvllm serve --adapter poet=./poet --adapter facts=facts.gguf --adapters ./more
+  ruvllm serve --backend remote --url http://10.0.0.2:8000/v1 --api-key-file keys.txt
   ruvllm serve --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem
   curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
 Ctrl-C or SIGTERM: no new requests are taken, those at work may end; a second one stops at once.";
+
+/// Requests that are computed at once, where nobody says how many.
+const PARALLEL: usize = 8;
+/// Tokens of prompts that are computed in one step, where nobody says how many.
+const PREFILL_CHUNK: usize = 128;
 
 /// The most seconds that can be asked for.
 const MAX_SECONDS: usize = 1 << 30;
@@ -64,9 +72,9 @@ pub struct ServeArgs {
     /// Seconds after which a model that nobody uses is dropped; it is loaded again when it is asked for [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = count::<1, MAX_SECONDS>, help_heading = "Server")]
     idle_timeout: Option<usize>,
-    /// Requests that are computed at once
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = count::<1, 4096>, help_heading = "Server")]
-    parallel: usize,
+    /// Requests that are computed at once, or sent to another server [default: 8, and 64 with --backend remote]
+    #[arg(long, value_name = "N", value_parser = count::<1, 4096>, help_heading = "Server")]
+    parallel: Option<usize>,
     /// Requests that may wait beside them; more are refused with 429
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = count::<0, 1_000_000>, help_heading = "Server")]
     queue: usize,
@@ -96,7 +104,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = count::<1024, { 1 << 32 }>, help_heading = "Server")]
     max_body: usize,
     /// Tokens of prompts that are computed in one step beside answers; more of them read prompts sooner and slow answers
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = count::<1, MAX_CTX>, help_heading = "Server")]
+    #[arg(long, value_name = "N", default_value_t = PREFILL_CHUNK, value_parser = count::<1, MAX_CTX>, help_heading = "Server")]
     prefill_chunk: usize,
     /// Measure other ways to fill steps, and take those that are faster; answers stay the same. With --witness what was
     /// learned is kept, and each answer's record says what was chosen and why
@@ -125,7 +133,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
-    backend: LocalBackendArgs,
+    backend: BackendArgs,
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
@@ -249,7 +257,12 @@ impl ServeArgs {
 
     fn serve(&self, app: &App) -> Result<()> {
         let options = self.options(app)?;
-        self.check(app, &options)?;
+        let chosen = self.backend.chosen(&self.load)?;
+        match &chosen {
+            Chosen::Local(_) => self.check(app)?,
+            Chosen::Remote(_) => self.check_remote()?,
+        }
+        self.check_places(app, &options)?;
         let _log = log::start(
             if self.json { LogFormat::Json } else { self.log_format },
             self.log_level.clone(),
@@ -257,7 +270,10 @@ impl ServeArgs {
             self.otlp_endpoint.as_deref(),
         )?;
         let app = &App { settings: app.settings.clone(), ui: app.ui.in_log() };
-        let (names, models) = self.models(app)?;
+        let (names, models) = match chosen {
+            Chosen::Local(backend) => self.models(app, backend)?,
+            Chosen::Remote(url) => self.remote_models(app, url)?,
+        };
         if options.keys.is_open() && !options.address.ip().is_loopback() {
             tracing::warn!("everybody who reaches {} may ask; --api-key-file says who may", options.address);
         }
@@ -289,12 +305,18 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Checks what was given before a model is brought or loaded.
-    fn check(&self, app: &App, options: &ServerOptions) -> Result<()> {
+    /// Checks that there is a model for each list of names.
+    fn check_aliases(&self) -> Result<()> {
         if self.alias.len() > self.model.len() {
             let (n, n_models) = (self.alias.len(), self.model.len());
             return Err(Error::usage(format_args!("{n} times --alias for {n_models} of --model; give one for each")));
         }
+        Ok(())
+    }
+
+    /// Checks what was given before a model is brought or loaded.
+    fn check(&self, app: &App) -> Result<()> {
+        self.check_aliases()?;
         self.model.iter().try_for_each(|spec| app.store().check(spec))?;
         self.speculation.check(app)?;
         self.template.read()?;
@@ -310,6 +332,11 @@ impl ServeArgs {
             adapters.named.iter().try_for_each(|(_, path)| lora::check_there(path))?;
             self.cache_dir(name).map_or(Ok(()), |folder| check::writable_folder(&folder))?;
         }
+        Ok(())
+    }
+
+    /// Checks the places where what is learned and the record are kept, and what the server's options name.
+    fn check_places(&self, app: &App, options: &ServerOptions) -> Result<()> {
         if self.learn {
             check::key(self.learn_key.as_deref())?;
             check::writable_folder(&app.settings.learned_dir())?;
@@ -333,9 +360,8 @@ impl ServeArgs {
     }
 
     /// Returns the models and their names; the first is loaded. All are there as sound files then.
-    fn models(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>)> {
+    fn models(&self, app: &App, backend: LocalBackend) -> Result<(Vec<String>, Vec<ModelSource>)> {
         let (names, mut models, template) = (self.names(), Vec::new(), self.template.read()?);
-        let backend = self.backend.chosen(&self.load)?;
         for (i, (spec, name)) in self.model.iter().zip(&names).enumerate() {
             let path = app.store().locate(spec, true)?;
             let is_loaded = i == 0 && self.n_named > 0;
@@ -344,7 +370,7 @@ impl ServeArgs {
                 tracing::warn!(model = name, %error, "it cannot be used as it is");
             }
             let load = LoadOptions {
-                n_seq_max: self.parallel,
+                n_seq_max: self.parallel.unwrap_or(PARALLEL),
                 kv_others: self.autotune_kv.clone(),
                 kv_bytes: self.kv_mib.map(|mib| mib << 20),
                 adapter_bytes: self.adapter_memory << 20,

@@ -8,23 +8,22 @@ use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::fields::{Field, Kind, optional, required, unheeded};
 use ruvllm_api::generation::{MODEL, PARSE_SPECIAL, STREAM};
 use ruvllm_api::learning::PATTERNS;
-use ruvllm_api::messages::{CACHE, Encoding, encode, joined};
-use ruvllm_api::reading::{AnswerEvent, AnswerReader, ToolCall, Whole};
+use ruvllm_api::messages::{CACHE, joined};
+use ruvllm_api::reading::{AnswerEvent, ToolCall, Whole};
 use ruvllm_api::sampling::TOP_K;
 use ruvllm_api::thinking;
 use ruvllm_api::tools::{self, call_id};
-use ruvllm_engine::template::ChatInput;
-use ruvllm_engine::tools::{CallEvent, ToolUse};
-use ruvllm_engine::{FinishReason, GenerationSummary};
+use ruvllm_engine::FinishReason;
+use ruvllm_engine::tools::CallEvent;
 use serde_json::{Value, json};
 
-use crate::call::generate::{Choices, Chunk, ParsedRequest};
-use crate::call::patterns::attend;
+use crate::call::answer::{Chunk, Reading, Summary};
+use crate::call::generate::{Choices, ParsedRequest};
+use crate::call::prompt::{Conversation, prompt};
 use crate::call::response::json_response;
 use crate::call::stream::{self, Disconnected, Events};
-use crate::call::tools::use_tools;
+use crate::call::tools::read_tools;
 use crate::call::{Call, HandlerFuture};
-use crate::state::gate::offload;
 
 const TEXT_BLOCK: &[Field] = &[
     required("type", Kind::Word(&["text"]), "the model reads text only"),
@@ -149,14 +148,13 @@ pub(super) fn answer(mut call: Call) -> HandlerFuture {
                 "a text of 'stop_sequences' is empty; it would end every answer",
             ));
         }
-        let tool_use = use_tools(&call, tools::read(&call.body, call.text())?, &mut asked.request).await?;
-        let (input, begun) = input(&call, tool_use.as_ref())?;
-        let input = attend(&mut call, input).await?;
-        let prompt = prompt(&call, input, begun).await?;
-        let n_prompt = prompt.len();
-        thinking::begin(&call.body, call.text(), &mut asked.request, &prompt);
-        let reading = AnswerReader::new(tool_use.as_ref(), asked.request.thinking);
-        let choices = Choices::start(&call, asked.requests(&[prompt]))?;
+        let tool_use = read_tools(&call, &mut asked.request).await?;
+        let conversation = conversation(&call)?;
+        let prompt = prompt(&mut call, None, tool_use.as_ref(), conversation).await?;
+        let n_prompt = prompt.tokens().len();
+        call.begin_thinking(&mut asked.request, &prompt)?;
+        let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
+        let choices = Choices::start(&call, &asked, vec![prompt])?;
         match asked.is_stream {
             true => Ok(stream::respond(&stream::PINGED, |events| write(call, n_prompt, reading, choices, events))),
             false => {
@@ -168,17 +166,17 @@ pub(super) fn answer(mut call: Call) -> HandlerFuture {
 }
 
 /// Counts the tokens of a conversation.
-pub(super) fn count(call: Call) -> HandlerFuture {
+pub(super) fn count(mut call: Call) -> HandlerFuture {
     Box::pin(async move {
-        let tool_use = tools::read(&call.body, call.text())?;
-        let (input, begun) = input(&call, tool_use.as_ref())?;
-        let n_tokens = prompt(&call, input, begun).await?.len();
+        let tool_use = tools::read(&call.body, call.text()?)?;
+        let conversation = conversation(&call)?;
+        let n_tokens = prompt(&mut call, None, tool_use.as_ref(), conversation).await?.tokens().len();
         Ok(json_response(StatusCode::OK, &json!({ "input_tokens": n_tokens })))
     })
 }
 
 /// Returns the conversation as the chat template reads it, and what the assistant has begun to answer.
-fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<(ChatInput, Option<String>), ApiError> {
+fn conversation(call: &Call) -> Result<Conversation, ApiError> {
     let system = call.body.get("system").map(|system| json!({ "role": "system", "content": joined(system) }));
     let mut messages: Vec<Value> = system.into_iter().collect();
     for (i, given) in call.body.list("messages").into_iter().flatten().enumerate() {
@@ -186,21 +184,7 @@ fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<(ChatInput, Option<S
     }
     let is_begun = |last: &Value| last["role"] == "assistant" && last["tool_calls"].is_null();
     let begun = messages.pop_if(|last| is_begun(last)).map(|last| joined(&last["content"]));
-    let extra = thinking::variables(&call.body, call.text(), &call.model_name)?;
-    let tools = tool_use.map(ToolUse::definitions);
-    Ok((ChatInput { messages, tools, add_generation_prompt: true, extra, ..ChatInput::default() }, begun))
-}
-
-/// Returns the tokens of the conversation.
-async fn prompt(call: &Call, input: ChatInput, begun: Option<String>) -> Result<Vec<u32>, ApiError> {
-    let text = call.text().clone();
-    let (parse_special, thinks_not) = (call.body.is_set("parse_special"), thinking::is_off(&call.body));
-    offload(move || {
-        // What the assistant has begun follows what opens its answer.
-        let begun = begun.as_deref().unwrap_or_default();
-        encode(&text, input, Encoding { parse_special, thinks_not, begun, ..Encoding::default() })
-    })
-    .await
+    Ok(Conversation { messages, begun, opens_answer: true })
 }
 
 /// Adds a message as the chat template reads it: results are messages of their own, in front of what the user says.
@@ -251,7 +235,7 @@ fn add_message(messages: &mut Vec<Value>, given: &Value, path: &str) -> Result<(
 }
 
 /// Returns why an answer ended.
-fn stop_reason(summary: &GenerationSummary, has_calls: bool) -> &'static str {
+fn stop_reason(summary: &Summary, has_calls: bool) -> &'static str {
     match (summary.finish_reason, &summary.stopped_by) {
         (FinishReason::Stop, Some(_)) => "stop_sequence",
         (FinishReason::Stop, None) if has_calls => "tool_use",
@@ -260,13 +244,13 @@ fn stop_reason(summary: &GenerationSummary, has_calls: bool) -> &'static str {
     }
 }
 
-fn usage(summary: &GenerationSummary) -> Value {
+fn usage(summary: &Summary) -> Value {
     let n_cached = summary.timings.cached_tokens;
     json!({
-        "input_tokens": summary.prompt_tokens.len() - n_cached,
+        "input_tokens": summary.n_prompt() - n_cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": n_cached,
-        "output_tokens": summary.tokens.len(),
+        "output_tokens": summary.n_answer(),
     })
 }
 
@@ -283,8 +267,8 @@ fn head(call: &Call) -> Value {
 }
 
 /// Returns the answer in one piece.
-fn whole(call: &Call, reading: AnswerReader, summary: &GenerationSummary) -> Value {
-    let Whole { thought, said, calls } = Whole::read(reading, summary);
+fn whole(call: &Call, reading: Reading, summary: &Summary) -> Value {
+    let Whole { thought, said, calls } = reading.whole(summary);
     let text = |text: &str| json!({ "type": "text", "text": text });
     let mut content = Vec::new();
     if !thought.is_empty() {
@@ -399,7 +383,7 @@ impl Blocks<'_> {
 async fn write(
     call: Call,
     n_prompt: usize,
-    mut reading: AnswerReader,
+    mut reading: Reading,
     mut choices: Choices,
     events: Arc<Events>,
 ) -> Result<(), Disconnected> {
@@ -416,7 +400,7 @@ async fn write(
         match choices.next().await {
             Ok(Some((_, Chunk::Progress(_)))) => {}
             Ok(Some((_, Chunk::Token(token)))) => {
-                for event in reading.push(&token.text) {
+                for event in reading.push(&token) {
                     blocks.take(event).await?;
                 }
             }

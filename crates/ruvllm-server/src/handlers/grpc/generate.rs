@@ -14,8 +14,10 @@ use tokio::sync::mpsc::Sender;
 use tonic::Status;
 
 use crate::call::Call;
-use crate::call::generate::{Choices, Chunk, ParsedRequest};
+use crate::call::answer::Chunk;
+use crate::call::generate::{Choices, ParsedRequest};
 use crate::call::grammar::grammar;
+use crate::call::prompt::{Prompt, prompt_max};
 use crate::handlers::grpc::v1::generate_event::Event;
 use crate::handlers::grpc::v1::generate_request::Input;
 use crate::handlers::grpc::{status_of, v1};
@@ -89,13 +91,13 @@ pub(super) async fn start(call: Call) -> Result<Writing, ApiError> {
     let mut asked = ParsedRequest::read(&call, None)?;
     asked.request.grammar = grammar(&call, &asked.request).await?;
     let prompt = prompt(&call, &asked).await?;
-    Ok(Writing(Choices::start(&call, asked.requests(&[prompt]))?))
+    Ok(Writing(Choices::start(&call, &asked, vec![Prompt::Tokens(prompt)])?))
 }
 
 /// Returns the tokens of the prompt, or of the conversation.
 async fn prompt(call: &Call, asked: &ParsedRequest) -> Result<Vec<u32>, ApiError> {
-    let (text, given) = (call.text().clone(), call.body.clone());
-    let n_max = asked.is_truncated.then(|| crate::call::prompt::prompt_max(call, &asked.request));
+    let (text, given) = (call.text()?.clone(), call.body.clone());
+    let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request)).transpose()?;
     offload(move || {
         if let Some(conversation) = given.list("messages") {
             let messages = messages::for_template(conversation, &text)?;
@@ -142,15 +144,15 @@ impl Writing {
 fn of_piece(piece: Chunk) -> Option<Event> {
     Some(match piece {
         Chunk::Progress(_) => return None,
-        Chunk::Token(token) => Event::Token(v1::Token { id: token.id, text: token.text }),
+        Chunk::Token(token) => Event::Token(v1::Token { id: token.id(), text: token.text }),
         Chunk::End(text, summary) => {
-            let GenerationSummary { finish_reason, ref timings, ref tokens, ref prompt_tokens, .. } = *summary;
+            let GenerationSummary { finish_reason, ref timings, .. } = **summary;
             Event::Done(v1::Done {
                 text,
                 finish_reason: finish_reason.as_str().to_owned(),
-                prompt_tokens: prompt_tokens.len() as u32,
+                prompt_tokens: summary.n_prompt() as u32,
                 cached_tokens: timings.cached_tokens as u32,
-                answer_tokens: tokens.len() as u32,
+                answer_tokens: summary.n_answer() as u32,
                 queue_ms: timings.queue_ms,
                 ttft_ms: timings.ttft_ms,
             })

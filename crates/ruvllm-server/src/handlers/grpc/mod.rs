@@ -81,7 +81,7 @@ impl Ruvllm for Api {
         let (headers, v1::EmbedRequest { model, texts }) = parts(request);
         let answer = |call: Call| async move {
             let _slot = call.tenant.enter()?;
-            let text = call.text().clone();
+            let text = call.text()?.clone();
             let encode = move || {
                 texts
                     .iter()
@@ -105,7 +105,7 @@ impl Ruvllm for Api {
         let answer = |call: Call| {
             offload(move || {
                 let options = EncodeOptions { add_special, parse_special };
-                let tokens = call.text().tokenizer().encode(&text, options)?;
+                let tokens = call.text()?.tokenizer().encode(&text, options)?;
                 Ok(v1::TokenizeResponse { tokens })
             })
         };
@@ -199,6 +199,7 @@ fn status_of(error: ApiError) -> Status {
         403 => Code::PermissionDenied,
         404 => Code::NotFound,
         429 => Code::ResourceExhausted,
+        501 => Code::Unimplemented,
         503 => Code::Unavailable,
         504 => Code::DeadlineExceeded,
         500.. => Code::Internal,

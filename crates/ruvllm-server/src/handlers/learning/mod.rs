@@ -177,7 +177,7 @@ fn act(call: &Call, action: &str) -> Result<(), ApiError> {
     }
     let number = |name: &str| call.body.int(name).map(|n| n as u64);
     let missing = |name: &str| ApiError::bad(name, format!("'{action}' needs '{name}'"));
-    let (tenant, service) = (state.tenant(&call.tenant)?, &mut call.model.service.clone());
+    let (tenant, service) = (state.tenant(&call.tenant)?, &mut call.model.service()?.clone());
     let watch = &mut |_| ControlFlow::Continue(());
     match action {
         "publish" => {
@@ -210,7 +210,7 @@ fn forget(call: Call) -> HandlerFuture {
     Box::pin(async move {
         offload(move || {
             model_state(&call.model)?.tenant(&call.tenant)?.forget()?;
-            call.model.service.forget_history(call.tenant.id)?;
+            call.model.service()?.forget_history(call.tenant.id)?;
             note(&call, "all that was taught was forgotten");
             status_json(&call)
         })
@@ -225,7 +225,7 @@ fn remember(call: Call) -> HandlerFuture {
         for (name, text) in [("question", &question), ("answer", &answer)] {
             not_empty(name, text)?;
         }
-        let text = call.text();
+        let text = call.text()?;
         let prompt = text.encode_prompt(&question, false)?;
         let verdict = if call.body.is_set("wrong") { Correctness::Wrong } else { Correctness::Right };
         tell(&call, tenant, Question { tokens: prompt, text: question }, &answer, verdict).await?;
@@ -255,7 +255,7 @@ fn feedback(call: Call) -> HandlerFuture {
             (Some(score), None) => {
                 let of_thread = Arc::clone(&tenant);
                 let outcome = offload(move || of_thread.judge(&own, score as f32).map_err(unknown)).await?;
-                let answer = call.text().tokenizer().decode(&outcome.answer, DecodeOptions::default());
+                let answer = call.text()?.tokenizer().decode(&outcome.answer, DecodeOptions::default());
                 let (quality, of_model) = (score as f32, score as f32);
                 item = outcome.item;
                 let said = Said { task: outcome.task, item, answer: &answer, quality, of_model };
@@ -321,7 +321,7 @@ async fn tell(
     answer: &str,
     verdict: Correctness,
 ) -> Result<Option<u64>, ApiError> {
-    let answer = call.text().encode_answer(answer)?;
+    let answer = call.text()?.encode_answer(answer)?;
     let n = answer.len();
     let tokens = [&question.tokens[..], &answer[..n.saturating_sub(1)]].concat();
     let states = states(call, tokens, Readout::States { n_last: n }).await?;

@@ -10,13 +10,14 @@ use ruvllm_api::input::{INPUT, encode_part, read_input};
 use ruvllm_api::logprobs;
 use ruvllm_api::progress::with_progress;
 use ruvllm_api::timings::{Clocks, timed};
+use ruvllm_engine::TokenLogprobs;
 use ruvllm_engine::tokenizer::InfillFile;
-use ruvllm_engine::{GenerationSummary, TokenLogprobs};
 use serde_json::{Value, json};
 
-use crate::call::generate::{Choices, Chunk, ParsedRequest};
+use crate::call::answer::{Chunk, Summary};
+use crate::call::generate::{Choices, ParsedRequest};
 use crate::call::grammar::grammar;
-use crate::call::prompt::shorten;
+use crate::call::prompt::{Prompt, shorten};
 use crate::call::response::json_response;
 use crate::call::stream::{self, Disconnected, Events};
 use crate::call::verbose::Whole;
@@ -63,7 +64,7 @@ pub(super) fn complete(call: Call) -> HandlerFuture {
     Box::pin(async move {
         let input = call.body.get("prompt").cloned().unwrap_or_default();
         let parse_special = call.body.flag("parse_special", true);
-        let text = call.text().clone();
+        let text = call.text()?.clone();
         let encode = move || read_input(&input, "prompt", |part| encode_part(text.tokenizer(), part, parse_special));
         let prompts = offload(encode).await?;
         answer(call, prompts).await
@@ -75,7 +76,7 @@ pub(super) fn fill(call: Call) -> HandlerFuture {
     Box::pin(async move {
         let text_of = |name: &str| call.body.text(name).unwrap_or_default().to_owned();
         let prefix = text_of("input_prefix") + &text_of("prompt");
-        let (suffix, text) = (text_of("input_suffix"), call.text().clone());
+        let (suffix, text) = (text_of("input_suffix"), call.text()?.clone());
         let file = |file: &Value| InfillFile {
             // llama.cpp's name for a file without one.
             name: file["filename"].as_str().unwrap_or("tmp").to_owned(),
@@ -101,18 +102,17 @@ async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<Response<Body>
     let mut asked = ParsedRequest::read(&call, None)?;
     asked.request.logprobs = call.body.count(N_PROBS.name).filter(|&n| n > 0);
     asked.request.logprobs_of_draw = call.body.is_set(POST_SAMPLING.name);
-    rule_out_ends(&call, &mut asked);
+    rule_out_ends(&call, &mut asked)?;
     asked.request.grammar = grammar(&call, &asked.request).await?;
-    let is_shortened = shorten(&call, &asked, &mut prompts);
-    let choices = Choices::start(&call, asked.requests(&prompts))?;
+    let is_shortened = shorten(&call, &asked, &mut prompts)?;
+    let choices = Choices::start(&call, &asked, prompts.into_iter().map(Prompt::Tokens).collect())?;
     let writing = Writing { call, asked, is_shortened };
     if writing.asked.is_stream {
         return Ok(stream::respond(&stream::EVENTS, |events| writing.write(choices, events)));
     }
     let summaries = choices.collect().await?;
-    let whole = |(i, summary): (usize, &GenerationSummary)| {
-        let tokens = summary.tokens.iter().copied().zip(&summary.logprobs);
-        writing.ended(i, &summary.text, summary, probabilities(&writing.call, tokens))
+    let whole = |(i, summary): (usize, &Summary)| {
+        writing.ended(i, &summary.text, summary, probabilities(&writing.call, summary.token_logprobs()))
     };
     let mut answers: Vec<Value> = summaries.iter().enumerate().map(whole).collect();
     // One answer stands for itself, as in llama.cpp.
@@ -131,9 +131,8 @@ impl Writing {
                     events.send(&with_progress(piece, &progress)).await?;
                 }
                 Ok(Some((i, Chunk::Token(token)))) => {
-                    let mut piece = json!({ "index": i, "content": token.text, "tokens": [token.id], "stop": false });
-                    let told = token.logprobs.iter().map(|logprobs| (token.id, logprobs));
-                    if let Some(told) = probabilities(&self.call, told) {
+                    let mut piece = json!({ "index": i, "content": token.text, "tokens": [token.id()], "stop": false });
+                    if let Some(told) = probabilities(&self.call, token.token_logprobs().into_iter()) {
                         piece["completion_probabilities"] = told;
                     }
                     events.send(&timed(piece, &clocks.tick(i))).await?;
@@ -146,7 +145,7 @@ impl Writing {
     }
 
     /// Returns an answer that is over, with `content` of it.
-    fn ended(&self, i: usize, content: &str, summary: &GenerationSummary, probabilities: Option<Value>) -> Value {
+    fn ended(&self, i: usize, content: &str, summary: &Summary, probabilities: Option<Value>) -> Value {
         let (call, asked) = (&self.call, &self.asked);
         let is_shortened = self.is_shortened[i / asked.n_choices];
         let mut answer = Whole { call, asked, summary, index: i, content, is_shortened }.json();
@@ -158,16 +157,17 @@ impl Writing {
 }
 
 /// Rules out what ends an answer where a request does not want it to end, as llama.cpp does.
-fn rule_out_ends(call: &Call, asked: &mut ParsedRequest) {
+fn rule_out_ends(call: &Call, asked: &mut ParsedRequest) -> Result<(), ApiError> {
     if asked.request.ignore_eos {
-        let ends = call.text().tokenizer().end_of_generation();
+        let ends = call.text()?.tokenizer().end_of_generation();
         asked.request.sampling.logit_bias.extend(ends.map(|id| (id, f32::NEG_INFINITY)));
     }
+    Ok(())
 }
 
 /// Returns the log-probabilities of tokens, if they are asked for; of their draws the probabilities.
 fn probabilities<'t>(call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) -> Option<Value> {
-    let Value::Object(mut logprobs) = logprobs::of_chat(call.answer_tokens(), tokens) else { return None };
+    let Value::Object(mut logprobs) = logprobs::of_chat(call.answer_tokens()?, tokens) else { return None };
     let mut told = logprobs.remove("content")?;
     if call.body.is_set(POST_SAMPLING.name) {
         told.as_array_mut()?.iter_mut().for_each(of_draw);

@@ -13,6 +13,7 @@ use ruvllm_api::input::INPUT;
 use ruvllm_api::llamacpp::ALIKE;
 use ruvllm_api::sampling::SAMPLING;
 use ruvllm_api::timings::TIMINGS_PER_TOKEN;
+use ruvllm_engine::Service;
 use serde_json::{Value, json};
 
 use crate::call::embed::embed;
@@ -131,9 +132,9 @@ fn unload(call: ServerCall) -> HandlerFuture {
 /// Embeds texts.
 fn embedding(call: Call) -> HandlerFuture {
     Box::pin(async move {
+        let n_embd = call.model.service()?.info().n_embd;
         let (embeddings, _) = embed(&call, "content").await?;
         // There is one vector for each text, or one for each of its tokens where none are pooled.
-        let n_embd = call.model.service.info().n_embd;
         let one = |(i, embedding): (usize, Vec<f32>)| json!({ "index": i, "embedding": embedding.chunks(n_embd).collect::<Vec<_>>() });
         let answer: Vec<Value> = embeddings.into_iter().enumerate().map(one).collect();
         Ok(json_response(StatusCode::OK, &json!(answer)))
@@ -149,7 +150,7 @@ fn props(call: ServerCall) -> HandlerFuture {
         let n_ctx = status.info.as_ref().map(|info| info.n_ctx);
         let mut answer = json!({
             "default_generation_settings": { "n_ctx": n_ctx, "params": params },
-            "total_slots": model.as_ref().map_or(0, |model| model.service.n_running_max()),
+            "total_slots": model.as_ref().map_or(0, |model| model.n_running_max()),
             "model_alias": &*status.name,
             "model_path": status.file.as_deref(),
             "is_sleeping": model.is_none(),
@@ -162,8 +163,7 @@ fn props(call: ServerCall) -> HandlerFuture {
             answer["max_instances"] = json!(call.server.options.models_max.min(n_models));
             answer["models_autoload"] = json!(call.server.options.loads_models);
         }
-        if let Some(model) = model {
-            let text = model.service.text();
+        if let Some(text) = model.as_ref().and_then(|model| model.engine()).map(Service::text) {
             let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id)).unwrap_or_default();
             answer["chat_template"] = json!(text.template()?.map(|template| template.source()));
             answer["bos_token"] = json!(spelled(text.tokenizer().bos()));

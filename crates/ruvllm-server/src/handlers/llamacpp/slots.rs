@@ -61,7 +61,8 @@ fn list(call: ServerCall) -> HandlerFuture {
         }
         let (_, model) = call.server.models.look(call.body.text("model"))?;
         let Some(model) = model else { return Ok(json_response(StatusCode::OK, &json!([]))) };
-        let (service, n_ctx) = (&model.service, model.service.info().n_ctx);
+        let service = model.service()?;
+        let n_ctx = service.info().n_ctx;
         let (n_running, n_max) = (service.stats().n_running, service.n_running_max());
         if call.body.int("fail_on_no_slot") == Some(1) && n_running >= n_max {
             let line = format!("all {n_max} places are taken; a request waits for one, or try again later");
@@ -79,7 +80,7 @@ fn keep(call: ServerCall) -> HandlerFuture {
     Box::pin(async move {
         let query = ValidBody::of_query(call.uri.query().unwrap_or_default(), ACTION)?;
         let model = call.server.model(call.body.text("model"), call.deadline).await?;
-        let n_places = model.service.n_running_max();
+        let n_places = model.service()?.n_running_max();
         let id = call.part_behind("slots");
         let id = id.parse().ok().filter(|&id: &usize| id < n_places).ok_or_else(|| {
             let line = format!("'{id}' is no place; they go from 0 to {}", n_places - 1);
@@ -116,7 +117,7 @@ fn save(place: &NamedSlot, name: &str) -> Result<Value, ApiError> {
         let line = format!("there is nothing to save: no request has named place {} by 'id_slot' yet", place.id);
         return Err(ApiError::new(StatusCode::BAD_REQUEST, line).code("empty_slot"));
     }
-    let saved = place.model.service.save_prompt(&name_in_store(place, name), tokens).map_err(refused)?;
+    let saved = place.model.service()?.save_prompt(&name_in_store(place, name), tokens).map_err(refused)?;
     Ok(json!({
         "id_slot": place.id,
         "filename": name,
@@ -129,7 +130,7 @@ fn save(place: &NamedSlot, name: &str) -> Result<Value, ApiError> {
 fn restore(place: &NamedSlot, name: &str) -> Result<Value, ApiError> {
     let start = Instant::now();
     let scope = CacheSalt { tenant: place.tenant, ..CacheSalt::default() };
-    let restored = place.model.service.restore_prompt(&name_in_store(place, name), scope).map_err(refused)?;
+    let restored = place.model.service()?.restore_prompt(&name_in_store(place, name), scope).map_err(refused)?;
     let Some(SavedPrompt { tokens, n_bytes, n_ready }) = restored else {
         let line = format!("nothing is saved under the name '{name}'");
         return Err(ApiError::new(StatusCode::BAD_REQUEST, line).code("unknown_file"));

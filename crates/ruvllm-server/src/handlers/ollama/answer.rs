@@ -6,17 +6,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use ruvllm_api::error::{ApiError, Shape};
-use ruvllm_api::reading::{AnswerEvent, AnswerReader, ToolCall};
+use ruvllm_api::reading::{AnswerEvent, ToolCall};
 use ruvllm_api::tools::call_id;
-use ruvllm_api::{logprobs, thinking};
+use ruvllm_engine::FinishReason;
 use ruvllm_engine::template::strftime;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
-use ruvllm_engine::{FinishReason, GenerationSummary, TokenLogprobs};
 use serde_json::{Value, json};
 
 use crate::call::Call;
-use crate::call::generate::{Choices, Chunk, ParsedRequest};
-use crate::call::prompt::n_logprobs;
+use crate::call::answer::{Chunk, Piece, Reading, Summary};
+use crate::call::generate::{Choices, ParsedRequest};
+use crate::call::prompt::{Prompt, n_logprobs};
 use crate::call::response::json_response;
 use crate::call::stream::{self, Disconnected, Events};
 use crate::handlers::ollama::names::of_answer;
@@ -50,13 +50,13 @@ pub(super) async fn respond(
     call: Call,
     mut asked: ParsedRequest,
     tool_use: Option<ToolUse>,
-    prompt: Vec<u32>,
+    prompt: Prompt,
     form: Form,
 ) -> Result<Response<Body>, ApiError> {
-    thinking::begin(&call.body, call.text(), &mut asked.request, &prompt);
-    let reading = AnswerReader::new(tool_use.as_ref(), asked.request.thinking);
+    call.begin_thinking(&mut asked.request, &prompt)?;
+    let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
     let reader = Reader { reading, open: None, n_calls: 0 };
-    let choices = Choices::start(&call, asked.requests(&[prompt]))?;
+    let choices = Choices::start(&call, &asked, vec![prompt])?;
     match asked.is_stream {
         true => Ok(stream::respond(&stream::LINES, |events| write(call, form, reader, choices, events))),
         false => {
@@ -90,24 +90,37 @@ impl Said {
 
 /// Reads an answer as it comes.
 struct Reader {
-    reading: AnswerReader,
+    reading: Reading,
     /// A call that is being written.
     open: Option<ToolCall>,
     n_calls: usize,
 }
 
 impl Reader {
-    fn push(&mut self, text: &str) -> Said {
-        let (events, mut said) = (self.reading.push(text), Said::default());
-        events.into_iter().for_each(|event| self.take(event, &mut said));
-        said
+    fn push(&mut self, piece: &Piece) -> Said {
+        let events = self.reading.push(piece);
+        self.say(events)
     }
 
     /// Takes the last text, and returns all that was held back.
-    fn finish(&mut self, text: &str, summary: &GenerationSummary) -> Said {
-        let (events, mut said) = (self.reading.finish(text, summary), Said::default());
-        events.into_iter().for_each(|event| self.take(event, &mut said));
+    fn finish(&mut self, text: &str, summary: &Summary) -> Said {
+        let events = self.reading.finish(text, summary);
+        let mut said = self.say(events);
         self.close(&mut said);
+        said
+    }
+
+    /// Takes a whole answer.
+    fn all(&mut self, summary: &Summary) -> Said {
+        let events = self.reading.all(summary);
+        let mut said = self.say(events);
+        self.close(&mut said);
+        said
+    }
+
+    fn say(&mut self, events: Vec<AnswerEvent>) -> Said {
+        let mut said = Said::default();
+        events.into_iter().for_each(|event| self.take(event, &mut said));
         said
     }
 
@@ -168,7 +181,7 @@ fn line(call: &Call, form: Form, said: &Said) -> Value {
 }
 
 /// Adds what is known when an answer is over.
-fn end(line: &mut Value, call: &Call, summary: &GenerationSummary) {
+fn end(line: &mut Value, call: &Call, summary: &Summary) {
     let timings = &summary.timings;
     let of_ms = |ms: f64| (ms * 1e6) as u64;
     let reason = if summary.finish_reason == FinishReason::Stop { "stop" } else { "length" };
@@ -177,9 +190,9 @@ fn end(line: &mut Value, call: &Call, summary: &GenerationSummary) {
         ("done_reason", json!(reason)),
         ("total_duration", json!(nanoseconds(call.asked_at.elapsed()))),
         ("load_duration", json!(nanoseconds(load_duration(call)))),
-        ("prompt_eval_count", json!(summary.prompt_tokens.len())),
+        ("prompt_eval_count", json!(summary.n_prompt())),
         ("prompt_eval_duration", json!(of_ms(timings.prompt_ms))),
-        ("eval_count", json!(summary.tokens.len())),
+        ("eval_count", json!(summary.n_answer())),
         ("eval_duration", json!(of_ms(timings.decode_ms))),
     ] {
         line[name] = value;
@@ -195,18 +208,18 @@ pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Adds the log-probabilities of tokens, if they are asked for.
-fn add_logprobs<'t>(line: &mut Value, call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) {
-    if let Value::Object(mut logprobs) = logprobs::of_chat(call.answer_tokens(), tokens) {
+/// Adds log-probabilities as chats tell them, if there are some.
+fn add_logprobs(line: &mut Value, logprobs: Value) {
+    if let Value::Object(mut logprobs) = logprobs {
         line["logprobs"] = logprobs.remove("content").unwrap_or_default();
     }
 }
 
 /// Returns the answer in one piece.
-fn whole(call: &Call, form: Form, mut reader: Reader, summary: &GenerationSummary) -> Value {
-    let said = reader.finish(&summary.text, summary);
+fn whole(call: &Call, form: Form, mut reader: Reader, summary: &Summary) -> Value {
+    let said = reader.all(summary);
     let mut answer = line(call, form, &said);
-    add_logprobs(&mut answer, call, summary.tokens.iter().copied().zip(&summary.logprobs));
+    add_logprobs(&mut answer, summary.chat_logprobs(call));
     end(&mut answer, call, summary);
     answer
 }
@@ -223,10 +236,10 @@ async fn write(
         match choices.next().await {
             Ok(Some((_, Chunk::Progress(_)))) => {}
             Ok(Some((_, Chunk::Token(token)))) => {
-                let said = reader.push(&token.text);
-                if !said.is_empty() || token.logprobs.is_some() {
+                let said = reader.push(&token);
+                if !said.is_empty() || token.has_logprobs() {
                     let mut piece = line(&call, form, &said);
-                    add_logprobs(&mut piece, &call, token.logprobs.iter().map(|logprobs| (token.id, logprobs)));
+                    add_logprobs(&mut piece, token.chat_logprobs(&call));
                     events.send_line(&piece).await?;
                 }
             }

@@ -5,6 +5,7 @@ use ruvllm_api::adapters::{ADAPTER, ADAPTERS};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required};
 use ruvllm_api::generation::{MODEL, POOLING, USER};
+use ruvllm_api::remote;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{ModelText, Readout};
 use serde_json::json;
@@ -61,14 +62,20 @@ pub(super) fn older(call: Call) -> HandlerFuture {
 
 /// Returns how many tokens texts have, and their embeddings.
 async fn embed(call: &Call, texts: Vec<String>, is_truncated: bool) -> Result<(usize, Vec<Vec<f32>>), ApiError> {
-    let info = call.model.service.info();
+    if let Some(remote) = call.model.remote() {
+        remote::check(&call.body, &call.model_name)?;
+        let _slot = call.tenant.enter()?;
+        // The other side does not count the tokens of texts.
+        return Ok((0, remote.embed(call.tenant.id, texts, call.deadline).await?));
+    }
+    let info = call.model.service()?.info();
     let n_wanted = call.body.count("dimensions").unwrap_or(info.n_embd);
     if n_wanted > info.n_embd {
         let line = format!("'dimensions' is {n_wanted}; the model's embeddings have {}", info.n_embd);
         return Err(ApiError::bad("dimensions", line));
     }
     let _slot = call.tenant.enter()?;
-    let text = call.text().clone();
+    let text = call.text()?.clone();
     let n_max = if is_truncated { info.n_ctx } else { usize::MAX };
     let inputs = offload(move || texts.iter().map(|given| encode(&text, given, n_max)).collect::<Result<Vec<_>, _>>());
     let inputs = inputs.await?;

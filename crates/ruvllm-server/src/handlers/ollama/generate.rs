@@ -5,7 +5,7 @@ use ruvllm_api::fields::{Field, Kind, optional};
 use serde_json::json;
 
 use crate::call::generate::ParsedRequest;
-use crate::call::prompt::shorten;
+use crate::call::prompt::{Prompt, remote_texts, shorten};
 use crate::call::tools::use_tools;
 use crate::call::{Call, HandlerFuture};
 use crate::handlers::ollama::answer::{self, Form};
@@ -51,7 +51,7 @@ pub(super) fn answer(mut call: Call) -> HandlerFuture {
 fn check(call: &Call) -> Result<(), ApiError> {
     let given = &call.body;
     let has = |name: &str| given.text(name).is_some_and(|text| !text.is_empty());
-    let has_template = call.text().template()?.is_some();
+    let has_template = has_template(call)?;
     let clash = |field: &str, with: &str| {
         Err(ApiError::bad(field, format!("'{field}' does not go with {with}: there is no place for it in the prompt")))
     };
@@ -64,22 +64,35 @@ fn check(call: &Call) -> Result<(), ApiError> {
     }
 }
 
-/// Returns the tokens of the prompt: those of a text as it is, of a text with a gap, or of a conversation.
-async fn prompt(call: &mut Call, asked: &ParsedRequest) -> Result<Vec<u32>, ApiError> {
-    let text = call.text().clone();
-    let (is_raw, has_template) = (call.body.is_set("raw"), text.template()?.is_some());
+/// Returns the prompt: that of a text as it is, of a text with a gap, or of a conversation.
+async fn prompt(call: &mut Call, asked: &ParsedRequest) -> Result<Prompt, ApiError> {
+    let (is_raw, has_template) = (call.body.is_set("raw"), has_template(call)?);
     let given = |name: &str| call.body.text(name).filter(|text| !text.is_empty()).map(str::to_owned);
     let (prompt, suffix, system) = (given("prompt").unwrap_or_default(), given("suffix"), given("system"));
     if let Some(suffix) = suffix {
-        return offload(move || Ok(text.tokenizer().encode_infill(&prompt, &suffix)?)).await;
+        let text = call.text()?.clone();
+        return offload(move || Ok(Prompt::Tokens(text.tokenizer().encode_infill(&prompt, &suffix)?))).await;
+    }
+    if is_raw && call.model.remote().is_some() {
+        let mut prompts = remote_texts(call, "prompt")?;
+        return prompts.pop().ok_or_else(|| ApiError::bad("prompt", "'prompt' is missing"));
     }
     if is_raw || !has_template {
+        let text = call.text()?.clone();
         let parse_special = call.body.flag("parse_special", is_raw);
         let mut tokens = offload(move || Ok(text.tokenizer().encode_prompt(&prompt, parse_special)?)).await?;
-        shorten(call, asked, std::slice::from_mut(&mut tokens));
-        return Ok(tokens);
+        shorten(call, asked, std::slice::from_mut(&mut tokens))?;
+        return Ok(Prompt::Tokens(tokens));
     }
     let system = system.map(|system| json!({ "role": "system", "content": system }));
     let messages = system.into_iter().chain([json!({ "role": "user", "content": prompt })]).collect();
     chat::prompt(call, asked, None, messages).await
+}
+
+/// Returns whether the model has a chat template. Another server is taken to have one.
+fn has_template(call: &Call) -> Result<bool, ApiError> {
+    Ok(match call.model.engine() {
+        Some(service) => service.text().template()?.is_some(),
+        None => true,
+    })
 }

@@ -2,9 +2,9 @@
 
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required};
-use ruvllm_api::messages;
-use ruvllm_engine::ModelText;
 use serde_json::{Map, Value, json};
+
+use crate::call::Call;
 
 /// Pictures, of which there are none.
 pub(super) const IMAGES: Field = optional("images", Kind::Only("[]", "the model reads text only"), "none");
@@ -42,11 +42,11 @@ pub(super) const MESSAGES: Kind = Kind::List(&Kind::Object(MESSAGE), 0, 4096);
 /// Returns the conversation as the chat template reads it.
 ///
 /// # Errors
-/// As [`messages::for_template`].
-pub(super) fn for_template(given: &[Value], text: &ModelText) -> Result<Vec<Value>, ApiError> {
+/// As [`Call::for_template`].
+pub(super) fn for_template(given: &[Value], call: &Call) -> Result<Vec<Value>, ApiError> {
     let mut calls = Calls::default();
     let renamed: Vec<Value> = given.iter().map(|message| calls.renamed(message)).collect();
-    messages::for_template(&renamed, text)
+    call.for_template(&renamed)
 }
 
 /// Calls of a conversation so far.

@@ -63,7 +63,8 @@ pub(super) fn ps(call: ServerCall) -> HandlerFuture {
 /// Describes a model, which is loaded for it.
 pub(super) fn show(call: Call) -> HandlerFuture {
     Box::pin(async move {
-        let (service, sampling) = (&call.model.service, &call.server.options.sampling);
+        let sampling = &call.server.options.sampling;
+        let Some(service) = call.model.engine() else { return Ok(json_response(StatusCode::OK, &show_remote(&call))) };
         let (info, text) = (service.info(), service.text());
         let mut parameters = String::new();
         for (name, value) in [
@@ -86,6 +87,19 @@ pub(super) fn show(call: Call) -> HandlerFuture {
             "modified_at": started(&call.server),
         });
         Ok(json_response(StatusCode::OK, &answer))
+    })
+}
+
+/// Describes a model that another server answers for: of its file nothing is known.
+fn show_remote(call: &Call) -> Value {
+    json!({
+        "modelfile": format!("# another server answers for it\nFROM {}\n", call.model.name),
+        "parameters": "",
+        "template": "",
+        "details": details(None),
+        "model_info": {},
+        "capabilities": ["completion", "tools", "thinking", "embedding"],
+        "modified_at": started(&call.server),
     })
 }
 

@@ -8,22 +8,23 @@ use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::fields::{Field, Kind, optional, required, unheeded};
 use ruvllm_api::generation::N_TOKENS;
 use ruvllm_api::learning::PATTERNS;
+use ruvllm_api::messages;
 use ruvllm_api::progress::with_progress;
-use ruvllm_api::reading::{AnswerEvent, AnswerReader, ToolCall, Whole};
+use ruvllm_api::reading::{AnswerEvent, ToolCall, Whole};
 use ruvllm_api::response_format::RESPONSE_FORMAT;
 use ruvllm_api::thinking::{self, EFFORTS};
-use ruvllm_api::timings::{Clocks, TIMINGS_PER_TOKEN, timed, timings};
-use ruvllm_api::tools::{self, call_id};
-use ruvllm_api::{logprobs, messages};
+use ruvllm_api::timings::{Clocks, TIMINGS_PER_TOKEN, timed};
+use ruvllm_api::tools::call_id;
+use ruvllm_engine::FinishReason;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
-use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
-use crate::call::generate::{Choices, Chunk, ParsedRequest, Usage};
-use crate::call::prompt::{n_logprobs, prompt};
+use crate::call::answer::{Chunk, Reading, Summary, Usage};
+use crate::call::generate::{Choices, ParsedRequest};
+use crate::call::prompt::{Conversation, n_logprobs, prompt};
 use crate::call::response::json_response;
 use crate::call::stream::{self, Disconnected, Events};
-use crate::call::tools::use_tools;
+use crate::call::tools::read_tools;
 use crate::call::verbose::with_verbose;
 use crate::call::{Call, HandlerFuture};
 use crate::handlers::openai::{VERBOSITY, chunk, finish_json, head, usage_json};
@@ -61,13 +62,15 @@ pub(super) fn answer(mut call: Call) -> HandlerFuture {
     Box::pin(async move {
         let mut asked = ParsedRequest::read(&call, max_tokens(&call)?)?;
         asked.request.logprobs = n_logprobs(&call)?;
-        let tool_use = use_tools(&call, tools::read(&call.body, call.text())?, &mut asked.request).await?;
+        let tool_use = read_tools(&call, &mut asked.request).await?;
         let given = call.body.list("messages").map_or(&[][..], Vec::as_slice);
-        let mut messages = messages::for_template(given, call.text())?;
+        let mut messages = call.for_template(given)?;
         let begun = messages::begun(&call.body, &mut messages)?;
-        let prompt = prompt(&mut call, &asked, tool_use.as_ref(), messages, begun).await?;
-        thinking::begin(&call.body, call.text(), &mut asked.request, &prompt);
-        let choices = Choices::start(&call, asked.requests(&[prompt]))?;
+        let opens_answer = call.body.flag(messages::OPENS_ANSWER.name, true);
+        let conversation = Conversation { messages, begun, opens_answer };
+        let prompt = prompt(&mut call, Some(&asked), tool_use.as_ref(), conversation).await?;
+        call.begin_thinking(&mut asked.request, &prompt)?;
+        let choices = Choices::start(&call, &asked, vec![prompt])?;
         match asked.is_stream {
             true => Ok(stream::respond(&stream::EVENTS, |events| write(call, asked, tool_use, choices, events))),
             false => whole(&call, &asked, tool_use.as_ref(), choices.collect().await?),
@@ -92,14 +95,14 @@ fn whole(
     call: &Call,
     asked: &ParsedRequest,
     tool_use: Option<&ToolUse>,
-    summaries: Vec<GenerationSummary>,
+    summaries: Vec<Summary>,
 ) -> Result<Response<Body>, ApiError> {
     let (mut usage, mut choices) = (Usage::default(), Vec::new());
     for (i, summary) in summaries.iter().enumerate() {
         usage.add(summary, i % asked.n_choices == 0);
-        let Whole { thought, said, calls } = Whole::read(AnswerReader::new(tool_use, asked.request.thinking), summary);
+        let Whole { thought, said, calls } = Reading::new(tool_use, asked.request.thinking).whole(summary);
         let mut message = json!({ "role": "assistant", "content": said, "refusal": null });
-        if said.is_empty() && tool_use.is_some() {
+        if said.is_empty() && (tool_use.is_some() || !calls.is_empty()) {
             message["content"] = Value::Null;
         }
         if !thought.is_empty() && thinking::is_told(&call.body) {
@@ -118,7 +121,7 @@ fn whole(
         choices.push(json!({
             "index": i,
             "message": message,
-            "logprobs": logprobs::of_chat(call.answer_tokens(), summary.tokens.iter().copied().zip(&summary.logprobs)),
+            "logprobs": summary.chat_logprobs(call),
             "finish_reason": finish(summary.finish_reason, !calls.is_empty()),
         }));
     }
@@ -126,7 +129,7 @@ fn whole(
     answer["choices"] = json!(choices);
     answer["usage"] = usage_json(&usage);
     if let Some(first) = summaries.first() {
-        answer["timings"] = timings(first);
+        answer["timings"] = first.timings();
         answer = with_verbose(answer, call, asked, first);
     }
     Ok(json_response(StatusCode::OK, &answer))
@@ -182,8 +185,8 @@ async fn write(
         let begin = json!({ "role": "assistant", "content": content, "refusal": null });
         events.send(&choice(i, begin, Value::Null, None)).await?;
     }
-    let mut readings: Vec<AnswerReader> =
-        (0..asked.n_choices).map(|_| AnswerReader::new(tool_use.as_ref(), asked.request.thinking)).collect();
+    let mut readings: Vec<Reading> =
+        (0..asked.n_choices).map(|_| Reading::new(tool_use.as_ref(), asked.request.thinking)).collect();
     let (mut usage, mut clocks, mut times) = (Usage::default(), Clocks::new(&call.body, asked.n_choices), Value::Null);
     loop {
         match choices.next().await {
@@ -191,10 +194,9 @@ async fn write(
                 events.send(&with_progress(choice(i, json!({}), Value::Null, None), &progress)).await?;
             }
             Ok(Some((i, Chunk::Token(token)))) => {
-                let told = token.logprobs.iter().map(|logprobs| (token.id, logprobs));
-                let mut logprobs = logprobs::of_chat(call.answer_tokens(), told);
+                let mut logprobs = token.chat_logprobs(&call);
                 let times = clocks.tick(i);
-                for piece in readings[i].push(&token.text).into_iter().filter_map(|event| delta(&call, i, event)) {
+                for piece in readings[i].push(&token).into_iter().filter_map(|event| delta(&call, i, event)) {
                     events.send(&timed(choice(i, piece, logprobs.take(), None), &times)).await?;
                 }
                 if !logprobs.is_null() {
@@ -203,7 +205,7 @@ async fn write(
             }
             Ok(Some((i, Chunk::End(rest, summary)))) => {
                 usage.add(&summary, i == 0);
-                times = timings(&summary);
+                times = summary.timings();
                 for piece in readings[i].finish(&rest, &summary).into_iter().filter_map(|event| delta(&call, i, event))
                 {
                     events.send(&choice(i, piece, Value::Null, None)).await?;

@@ -9,15 +9,17 @@ use ruvllm_api::fields::{Field, Kind, optional, required};
 use ruvllm_api::input::{INPUT, encode_part, read_input, text_of};
 use ruvllm_api::logprobs;
 use ruvllm_api::progress::with_progress;
-use ruvllm_api::timings::{Clocks, TIMINGS_PER_TOKEN, timed, timings};
+use ruvllm_api::remote::missing;
+use ruvllm_api::timings::{Clocks, TIMINGS_PER_TOKEN, timed};
 use ruvllm_engine::tokenizer::DecodeOptions;
-use ruvllm_engine::{GenerationSummary, Readout, TokenLogprobs};
+use ruvllm_engine::{Readout, Service, TokenLogprobs};
 use serde_json::{Value, json};
 
+use crate::call::answer::{Chunk, Summary, Usage};
 use crate::call::embed::read_out;
-use crate::call::generate::{Choices, Chunk, ParsedRequest, Usage};
+use crate::call::generate::{Choices, ParsedRequest};
 use crate::call::grammar::grammar;
-use crate::call::prompt::shorten;
+use crate::call::prompt::{Prompt, remote_texts, shorten};
 use crate::call::response::json_response;
 use crate::call::stream::{self, Disconnected, Events};
 use crate::call::verbose::with_verbose;
@@ -58,25 +60,45 @@ pub(super) fn answer(call: Call) -> HandlerFuture {
         asked.request.grammar = grammar(&call, &asked.request).await?;
         let n_best = asked.n_choices;
         asked.n_choices = best_of(&call, &mut asked)?;
-        let input = call.body.get("prompt").cloned().unwrap_or_default();
-        let text = call.text().clone();
-        let parse_special = call.body.flag("parse_special", true);
-        let suffix = suffix(&call, asked.is_truncated)?;
-        let mut prompts = offload(move || {
-            if let Some(suffix) = suffix {
-                return Ok(vec![text.tokenizer().encode_infill(input.as_str().unwrap_or_default(), &suffix)?]);
-            }
-            read_input(&input, "prompt", |part| encode_part(text.tokenizer(), part, parse_special))
-        })
-        .await?;
-        shorten(&call, &asked, &mut prompts);
-        let choices = Choices::start(&call, asked.requests(&prompts))?;
+        let prompts = match call.model.remote() {
+            Some(_) => remote_prompts(&call)?,
+            None => prompts(&call, &asked).await?,
+        };
+        let choices = Choices::start(&call, &asked, prompts.clone())?;
         if asked.is_stream {
             return Ok(stream::respond(&stream::EVENTS, |events| write(call, asked, prompts, choices, events)));
         }
         let of_prompts = of_prompts(&call, &prompts, call.body.count("logprobs")).await?;
         whole(&call, &asked, n_best, &of_prompts, choices.collect().await?)
     })
+}
+
+/// Returns the tokens of the texts that are continued.
+async fn prompts(call: &Call, asked: &ParsedRequest) -> Result<Vec<Prompt>, ApiError> {
+    let input = call.body.get("prompt").cloned().unwrap_or_default();
+    let text = call.text()?.clone();
+    let parse_special = call.body.flag("parse_special", true);
+    let suffix = suffix(call, asked.is_truncated)?;
+    let mut prompts = offload(move || {
+        if let Some(suffix) = suffix {
+            return Ok(vec![text.tokenizer().encode_infill(input.as_str().unwrap_or_default(), &suffix)?]);
+        }
+        read_input(&input, "prompt", |part| encode_part(text.tokenizer(), part, parse_special))
+    })
+    .await?;
+    shorten(call, asked, &mut prompts)?;
+    Ok(prompts.into_iter().map(Prompt::Tokens).collect())
+}
+
+/// Returns the texts that another server continues.
+///
+/// # Errors
+/// 501: the log-probabilities of a prompt are asked for, or tokens are among the texts.
+fn remote_prompts(call: &Call) -> Result<Vec<Prompt>, ApiError> {
+    if call.body.is_set("echo") && call.body.get("logprobs").is_some() {
+        return Err(missing(&call.model_name, "log-probabilities of prompts"));
+    }
+    remote_texts(call, "prompt")
 }
 
 /// Reads of how many tokens log-probabilities are told beside those of the answer; none unless they are asked for.
@@ -95,11 +117,11 @@ fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
 type OfPrompt = Vec<(u32, TokenLogprobs)>;
 
 /// Has the log-probabilities of prompts computed that are to be echoed with them; none where that is not asked for.
-async fn of_prompts(call: &Call, prompts: &[Vec<u32>], n_top: Option<usize>) -> Result<Vec<OfPrompt>, ApiError> {
+async fn of_prompts(call: &Call, prompts: &[Prompt], n_top: Option<usize>) -> Result<Vec<OfPrompt>, ApiError> {
     let Some(n_top) = n_top.filter(|_| call.body.is_set("echo")) else { return Ok(Vec::new()) };
     let mut all = Vec::with_capacity(prompts.len());
-    for prompt in prompts {
-        let values = read_out(call, prompt.clone(), Readout::Logprobs { n_top }).await?;
+    for prompt in prompts.iter().map(Prompt::tokens) {
+        let values = read_out(call, prompt.to_vec(), Readout::Logprobs { n_top }).await?;
         let row = |(&id, row): (&u32, &[f32])| {
             let top = row[1..].chunks(2).map(|pair| (pair[0] as u32, pair[1])).collect();
             (id, TokenLogprobs { logprob: row[0], top })
@@ -122,6 +144,9 @@ fn best_of(call: &Call, asked: &mut ParsedRequest) -> Result<usize, ApiError> {
         )),
         best_of => {
             if best_of > n {
+                if call.model.remote().is_some() {
+                    return Err(missing(&call.model_name, "log-probabilities to find the best answers by"));
+                }
                 asked.request.logprobs.get_or_insert(0);
             }
             Ok(best_of)
@@ -148,8 +173,10 @@ fn echo(call: &Call, asked: &ParsedRequest, i: usize, prompt: &[u32]) -> String 
     if !call.body.is_set("echo") {
         return String::new();
     }
-    let given = call.body.get("prompt").filter(|_| !asked.is_truncated);
-    let decode = || call.text().tokenizer().decode(prompt, DecodeOptions::default());
+    let is_cut = asked.is_truncated && call.model.engine().is_some();
+    let given = call.body.get("prompt").filter(|_| !is_cut);
+    let decode = |service: &Service| service.text().tokenizer().decode(prompt, DecodeOptions::default());
+    let decode = || call.model.engine().map(decode).unwrap_or_default();
     given.and_then(|given| text_of(given, i)).unwrap_or_else(decode)
 }
 
@@ -159,24 +186,23 @@ fn whole(
     asked: &ParsedRequest,
     n_best: usize,
     of_prompts: &[OfPrompt],
-    summaries: Vec<GenerationSummary>,
+    summaries: Vec<Summary>,
 ) -> Result<Response<Body>, ApiError> {
     let (mut usage, mut choices) = (Usage::default(), Vec::new());
     for (prompt_idx, summaries) in summaries.chunks(asked.n_choices).enumerate() {
         summaries.iter().enumerate().for_each(|(i, summary)| usage.add(summary, i == 0));
-        let mut best: Vec<&GenerationSummary> = summaries.iter().collect();
+        let mut best: Vec<&Summary> = summaries.iter().collect();
         if n_best < best.len() {
             best.sort_by(|a, b| logprobs::mean(b).total_cmp(&logprobs::mean(a)));
         }
         for summary in &best[..n_best] {
             let head = echo(call, asked, prompt_idx, &summary.prompt_tokens);
-            let tokens = summary.tokens.iter().copied().zip(&summary.logprobs);
-            let logprobs = call.body.get("logprobs").map(|_| match of_prompts.get(prompt_idx) {
-                Some(of_prompt) => {
-                    logprobs::of_echo(call.answer_tokens(), summary.prompt_tokens.first().copied(), of_prompt, tokens)
-                }
-                None => logprobs::of_completion(call.answer_tokens(), tokens, &mut 0),
-            });
+            let (tokens, first) = (summary.token_logprobs(), summary.prompt_tokens.first().copied());
+            let logprobs =
+                call.body.get("logprobs").map(|_| match of_prompts.get(prompt_idx).zip(call.answer_tokens()) {
+                    Some((of_prompt, of)) => logprobs::of_echo(of, first, of_prompt, tokens),
+                    None => summary.completion_logprobs(call),
+                });
             choices.push(json!({
                 "index": choices.len(),
                 "text": head + &summary.text,
@@ -189,7 +215,7 @@ fn whole(
     answer["choices"] = json!(choices);
     answer["usage"] = usage_json(&usage);
     if let Some(first) = summaries.first() {
-        answer["timings"] = timings(first);
+        answer["timings"] = first.timings();
         answer = with_verbose(answer, call, asked, first);
     }
     Ok(json_response(StatusCode::OK, &answer))
@@ -199,7 +225,7 @@ fn whole(
 async fn write(
     call: Call,
     asked: ParsedRequest,
-    prompts: Vec<Vec<u32>>,
+    prompts: Vec<Prompt>,
     mut choices: Choices,
     events: Arc<Events>,
 ) -> Result<(), Disconnected> {
@@ -212,7 +238,8 @@ async fn write(
     if call.body.is_set("echo") {
         for i in 0..prompts.len() * asked.n_choices {
             let prompt_idx = i / asked.n_choices;
-            events.send(&choice(i, &echo(&call, &asked, prompt_idx, &prompts[prompt_idx]), Value::Null, None)).await?;
+            let text = echo(&call, &asked, prompt_idx, prompts[prompt_idx].tokens());
+            events.send(&choice(i, &text, Value::Null, None)).await?;
         }
     }
     let (mut usage, mut clocks, mut times) = (Usage::default(), Clocks::new(&call.body, offsets.len()), Value::Null);
@@ -223,9 +250,7 @@ async fn write(
             }
             Ok(Some((i, Chunk::Token(token)))) => {
                 let times = clocks.tick(i);
-                let told = token.logprobs.as_ref().map(|logprobs| (token.id, logprobs));
-                let told =
-                    told.map(|told| logprobs::of_completion(call.answer_tokens(), [told].into_iter(), &mut offsets[i]));
+                let told = token.completion_logprobs(&call, &mut offsets[i]);
                 if !token.text.is_empty() || told.is_some() {
                     let piece = choice(i, &token.text, told.unwrap_or_default(), None);
                     events.send(&timed(piece, &times)).await?;
@@ -233,7 +258,7 @@ async fn write(
             }
             Ok(Some((i, Chunk::End(rest, summary)))) => {
                 usage.add(&summary, i % asked.n_choices == 0);
-                times = timings(&summary);
+                times = summary.timings();
                 let reason = finish_json(summary.finish_reason);
                 let last = timed(choice(i, &rest, Value::Null, Some(reason)), &times);
                 events.send(&with_verbose(last, &call, &asked, &summary)).await?;

@@ -32,8 +32,8 @@ pub(super) const FIELDS: &[Field] = &[
 /// Embeds texts.
 pub(super) fn answer(call: Call) -> HandlerFuture {
     Box::pin(async move {
-        let n_embd = call.model.service.info().n_embd;
-        if let Some(n) = call.body.count("dimensions").filter(|&n| n != n_embd) {
+        let n_embd = call.model.engine().map(|service| service.info().n_embd);
+        if let Some((n, n_embd)) = call.body.count("dimensions").zip(n_embd).filter(|(n, n_embd)| n != n_embd) {
             let line = format!("'dimensions' is {n}; the model's embeddings have {n_embd} and cannot be cut");
             return Err(ApiError::bad("dimensions", line));
         }

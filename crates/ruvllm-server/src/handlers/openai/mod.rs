@@ -16,7 +16,8 @@ use ruvllm_api::{BUILD, tools};
 use ruvllm_engine::FinishReason;
 use serde_json::{Value, json};
 
-use crate::call::generate::{ParsedRequest, Usage};
+use crate::call::answer::Usage;
+use crate::call::generate::ParsedRequest;
 use crate::call::{Call, Endpoint, Handler};
 
 const POST: Endpoint = Endpoint { run: Handler::Model(chat::answer), ..Endpoint::POST };
@@ -165,8 +166,13 @@ fn head(call: &Call, prefix: &str, object: &str) -> Value {
         "object": object,
         "created": now_s(),
         "model": &*call.model_name,
-        "system_fingerprint": format!("{BUILD}-{}", call.model.service.info().device.name),
+        "system_fingerprint": format!("{BUILD}-{}", fingerprint(call)),
     })
+}
+
+/// Returns what the tokens of an answer depend on beside the build: the instruction set, or that another server chooses them.
+fn fingerprint(call: &Call) -> &str {
+    call.model.engine().map_or("remote", |service| &service.info().device.name)
 }
 
 /// Returns a piece of a streamed answer. Where the last one tells the usage, the others say that it is to come.

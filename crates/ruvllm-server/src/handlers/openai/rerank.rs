@@ -47,7 +47,7 @@ pub(super) fn answer(call: Call) -> HandlerFuture {
         let _slot = call.tenant.enter()?;
         let query = call.body.text("query").unwrap_or_default().to_owned();
         let documents = documents(&call)?;
-        let (scores, n_tokens) = match call.model.service.info().is_ranker {
+        let (scores, n_tokens) = match call.model.service()?.info().is_ranker {
             true => score_pairs(&call, query, &documents).await?,
             false => score_by_cosine(&call, query, &documents).await?,
         };
@@ -112,7 +112,7 @@ fn text_of(document: &Value) -> &str {
 
 /// Scores each document together with the query; also tells how many tokens were read.
 async fn score_pairs(call: &Call, query: String, documents: &[String]) -> Result<(Vec<f32>, usize), ApiError> {
-    let (text, documents) = (call.text().clone(), documents.to_vec());
+    let (text, documents) = (call.text()?.clone(), documents.to_vec());
     let encode = move || -> Result<Vec<(Vec<u32>, usize)>, ApiError> {
         documents.iter().map(|document| Ok(text.encode_pair(&query, document)?)).collect()
     };
@@ -128,7 +128,7 @@ async fn score_pairs(call: &Call, query: String, documents: &[String]) -> Result
 
 /// Scores each document by the cosine of its embedding with the query's.
 async fn score_by_cosine(call: &Call, query: String, documents: &[String]) -> Result<(Vec<f32>, usize), ApiError> {
-    let text = call.text().clone();
+    let text = call.text()?.clone();
     let texts: Vec<String> = std::iter::once(query).chain(documents.iter().cloned()).collect();
     let encode = move || -> Result<Vec<Vec<u32>>, ApiError> {
         let options = EncodeOptions { add_special: true, parse_special: false };

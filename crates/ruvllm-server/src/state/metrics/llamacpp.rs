@@ -1,9 +1,9 @@
 //! What an engine does, under the names that llama.cpp's server has: dashboards that were made for that read them.
 
 use metrics::{Counter, Gauge};
-use ruvllm_engine::{GenerationSummary, Step};
+use ruvllm_engine::Step;
 
-use crate::state::metrics::{Metrics, Type};
+use crate::state::metrics::{CameTo, Metrics, Type};
 
 /// Every metric and what it tells.
 pub(super) const HELP: &[(Type, &str, &str)] = &[
@@ -56,7 +56,6 @@ impl LlamaCppObserver {
     pub(super) fn step(&self, step: &Step<'_>) {
         self.steps.increment(1);
         self.busy.set(step.n_batch as f64);
-        self.waits(step.n_running, step.n_waiting);
     }
 
     /// Takes note of how many requests run and wait.
@@ -66,11 +65,11 @@ impl LlamaCppObserver {
     }
 
     /// Takes note of an answer that is over.
-    pub(super) fn done(&self, summary: &GenerationSummary) {
-        let (times, n_prompt) = (&summary.timings, summary.prompt_tokens.len());
+    pub(super) fn done(&self, came: &CameTo<'_>) {
+        let &CameTo { timings: times, n_prompt, n_answer } = came;
         self.prompt_tokens.increment(n_prompt.saturating_sub(times.cached_tokens) as u64);
         self.prompt_seconds.increment(times.prompt_ms / 1e3);
-        self.tokens.increment(summary.tokens.len() as u64);
+        self.tokens.increment(n_answer as u64);
         self.token_seconds.increment(times.decode_ms / 1e3);
         self.prompt_rate.set(times.prompt_tps);
         self.token_rate.set(times.decode_tps);

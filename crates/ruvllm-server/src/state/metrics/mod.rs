@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use ruvllm_engine::{EngineError, GenerationSummary, Observer, ServiceStats, Step};
+use ruvllm_engine::{EngineError, GenerationSummary, Observer, ServiceStats, Step, Timings};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::witness::LogStats;
 
@@ -308,34 +308,60 @@ pub(crate) struct EngineObserver {
     waiting: Gauge,
 }
 
+impl EngineObserver {
+    /// Tells how many requests run and wait.
+    pub(crate) fn waits(&self, n_running: usize, n_waiting: usize) {
+        self.of_llamacpp.waits(n_running, n_waiting);
+        self.running.set(n_running as f64);
+        self.waiting.set(n_waiting as f64);
+    }
+
+    /// Tells why a request ended, and what it came to.
+    pub(crate) fn ended(&self, reason: &str, came: Option<&CameTo<'_>>) {
+        if let Some((_, counter)) = self.finished.iter().find(|(name, _)| *name == reason) {
+            counter.increment(1);
+        }
+        let Some(came) = came else { return };
+        let &CameTo { timings, n_prompt, n_answer } = came;
+        self.of_llamacpp.done(came);
+        self.prompt_tokens.increment(n_prompt as u64);
+        self.cached_tokens.increment(timings.cached_tokens as u64);
+        self.generated_tokens.increment(n_answer as u64);
+        let (n_drafted, n_accepted) = (timings.draft_tokens, timings.accepted_tokens);
+        self.drafted.increment(n_drafted as u64);
+        self.accepted.increment(n_accepted as u64);
+        self.right_guesses.increment(n_accepted as u64);
+        self.wrong_guesses.increment(n_drafted.saturating_sub(n_accepted) as u64);
+        self.queue.record(timings.queue_ms / 1e3);
+        if n_answer > 0 {
+            self.ttft.record(timings.ttft_ms / 1e3);
+        }
+    }
+}
+
+/// Times and tokens of an answer that is over.
+pub(crate) struct CameTo<'t> {
+    pub timings: &'t Timings,
+    pub n_prompt: usize,
+    pub n_answer: usize,
+}
+
 impl Observer for EngineObserver {
     fn step(&mut self, step: &Step<'_>) {
         self.of_llamacpp.step(step);
         self.step.record(step.took.as_secs_f64());
         self.batch.record(step.n_batch as f64);
         step.gaps.iter().for_each(|gap| self.gap.record(gap.as_secs_f64()));
-        self.running.set(step.n_running as f64);
-        self.waiting.set(step.n_waiting as f64);
+        self.waits(step.n_running, step.n_waiting);
     }
 
     fn done(&mut self, result: &Result<GenerationSummary, EngineError>) {
         let reason = result.as_ref().map_or("error", |summary| summary.finish_reason.as_str());
-        if let Some((_, counter)) = self.finished.iter().find(|(name, _)| *name == reason) {
-            counter.increment(1);
-        }
-        let Ok(summary) = result else { return };
-        self.of_llamacpp.done(summary);
-        self.prompt_tokens.increment(summary.prompt_tokens.len() as u64);
-        self.cached_tokens.increment(summary.timings.cached_tokens as u64);
-        self.generated_tokens.increment(summary.tokens.len() as u64);
-        let (n_drafted, n_accepted) = (summary.timings.draft_tokens, summary.timings.accepted_tokens);
-        self.drafted.increment(n_drafted as u64);
-        self.accepted.increment(n_accepted as u64);
-        self.right_guesses.increment(n_accepted as u64);
-        self.wrong_guesses.increment(n_drafted.saturating_sub(n_accepted) as u64);
-        self.queue.record(summary.timings.queue_ms / 1e3);
-        if !summary.tokens.is_empty() {
-            self.ttft.record(summary.timings.ttft_ms / 1e3);
-        }
+        let came = result.as_ref().ok().map(|summary| CameTo {
+            timings: &summary.timings,
+            n_prompt: summary.prompt_tokens.len(),
+            n_answer: summary.tokens.len(),
+        });
+        self.ended(reason, came.as_ref());
     }
 }

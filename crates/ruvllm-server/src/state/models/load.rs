@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_engine::tuner::Tuner;
-use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats};
+use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_learning::autotune::Autotuner;
 use ruvllm_learning::{CalibrationProgress, Learning};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
 
-use super::slot::{Model, Slot, State};
+use super::remote::RemoteModel;
+use super::slot::{Answers, Model, RemoteSource, Slot, State};
 use super::{Models, of_adapters};
 use crate::state::grammars::Grammars;
 use crate::state::learning::ModelState;
@@ -80,13 +81,27 @@ impl Models {
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
         let (grammars, slots) = (Grammars::default(), LastRequests::default());
-        let model = Model { name, service, grammars, adapters, learning, slots, recorder };
+        let answers = Answers::Engine(service);
+        let model = Model { name, answers, grammars, adapters, learning, slots, recorder };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();
         drop(inner);
-        slot.set(State::Loaded(Arc::new(model), thread));
+        slot.set(State::Loaded(Arc::new(model), Some(thread)));
         Ok(())
+    }
+
+    /// Puts a model of another server in a slot.
+    pub(super) fn put_remote(&self, slot: &Slot, source: RemoteSource) {
+        let recorder = self.witness.as_ref().map(|witness| witness.remote_recorder(source.backend.as_ref()));
+        let observer = self.metrics.observer(&slot.name);
+        let remote = RemoteModel::new(&slot.name, source, self.options.queue_max, observer);
+        self.metrics.loaded(&slot.name);
+        let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
+        let (grammars, slots) = (Grammars::default(), LastRequests::default());
+        let (answers, learning) = (Answers::Remote(Arc::new(remote)), None);
+        let model = Model { name, answers, grammars, adapters, learning, slots, recorder };
+        slot.set(State::Loaded(Arc::new(model), None));
     }
 
     /// Makes what changes how a model's steps are filled. With a log it goes on from what was learned before.
@@ -183,18 +198,18 @@ impl Models {
     /// Drops a model that nobody uses.
     pub(super) async fn unload(&self, slot: &Slot) {
         let Some((model, thread)) = slot.take_unused() else { return };
-        model.service.drain(Duration::ZERO);
+        model.drain(Duration::ZERO);
         let of_thread = Arc::clone(&model);
         let ended = tokio::task::spawn_blocking(move || {
-            let engine = thread.join();
+            let engine = thread.map(ServiceThread::join).transpose();
             // It was logged.
             let _ = of_thread.save_learned();
-            engine.and_then(|engine| engine.flush_cache())
+            engine.and_then(|engine| engine.map_or(Ok(()), |engine| engine.flush_cache()))
         });
         if let Ok(Err(error)) = ended.await {
             tracing::error!(model = &*slot.name, %error, "not dropped in order");
         }
-        let last = model.service.stats();
+        let last = model.engine().map(Service::stats).unwrap_or_default();
         self.tell(slot, &last);
         slot.adapters.detach();
         drop(model);
@@ -218,7 +233,8 @@ impl Models {
                 }
                 let limit = self.options.idle_timeout.unwrap_or(Duration::MAX);
                 let is_due = slot.unused_since(&inner).is_some_and(|since| since.elapsed() >= limit);
-                let is_broken = matches!(&inner.state, State::Loaded(model, _) if model.service.has_ended() && !model.service.is_stopping());
+                let is_broken =
+                    matches!(&inner.state, State::Loaded(model, _) if model.engine().is_some_and(has_broken));
                 (is_due, is_broken)
             };
             if has_ended {
@@ -236,4 +252,9 @@ impl Models {
         }
         Ok(())
     }
+}
+
+/// Returns whether the thread of an engine ended though nobody asked it to.
+fn has_broken(service: &Service) -> bool {
+    service.has_ended() && !service.is_stopping()
 }

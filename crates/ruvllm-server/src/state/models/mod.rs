@@ -5,6 +5,7 @@
 //! was used the longest ago makes room, as soon as nobody uses it.
 
 mod load;
+mod remote;
 mod slot;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::routing::AUTO;
-use ruvllm_engine::{Engine, ServiceStats};
+use ruvllm_engine::{Engine, Service, ServiceStats, ServiceThread};
 use tokio::sync::Notify;
 
 use crate::state::adapters::Adapters;
@@ -24,8 +25,9 @@ use crate::state::server::stopping;
 use crate::state::witness::Witness;
 use slot::{Inner, Slot, State, Waiting};
 
+pub(crate) use remote::{RemoteEnd, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
+pub(crate) use slot::{Answers, Model, ModelStatus};
 pub use slot::{Loader, ModelSource};
-pub(crate) use slot::{Model, ModelStatus};
 
 /// How long a model that could not be loaded is not tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -71,7 +73,7 @@ impl Models {
             is_stopping: AtomicBool::new(false),
             unkept: Mutex::default(),
         };
-        for ModelSource { name, engine, load, adapters, file, labels } in sources {
+        for ModelSource { name, engine, load, remote, adapters, file, labels } in sources {
             let is_taken = |name: &&String| models.is_served(name);
             if let Some(name) = labels.aliases.iter().chain([&name]).find(is_taken) {
                 return Err(ServerError::new(format!("two models are called '{name}'; give them different names")));
@@ -80,7 +82,9 @@ impl Models {
             let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
             let (inner, changed, n_waiting) = (Mutex::new(Inner::new()), Notify::new(), AtomicUsize::new(0));
             let (file, labels) = (file.map(Into::into), Arc::new(labels));
-            let slot = Arc::new(Slot { name, file, labels, load, adapters, inner, changed, n_waiting });
+            let is_remote = remote.is_some();
+            let slot = Arc::new(Slot { name, file, labels, load, is_remote, adapters, inner, changed, n_waiting });
+            remote.into_iter().for_each(|source| models.put_remote(&slot, source));
             match engine {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
                 Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
@@ -257,7 +261,7 @@ impl Models {
     pub(crate) fn tell_all(&self) {
         for slot in &self.slots {
             let stats = match &slot.lock().state {
-                State::Loaded(model, _) => Some(model.service.stats()),
+                State::Loaded(model, _) => model.engine().map(Service::stats),
                 _ => None,
             };
             if let Some(stats) = stats {
@@ -280,7 +284,9 @@ impl Models {
     pub(crate) fn set_quotas(&self) {
         let quotas = self.keys.quotas();
         for model in self.loaded() {
-            quotas.iter().for_each(|&(tenant, quota)| model.service.set_tenant_quota(tenant, quota.kv_bytes));
+            if let Some(service) = model.engine() {
+                quotas.iter().for_each(|&(tenant, quota)| service.set_tenant_quota(tenant, quota.kv_bytes));
+            }
             model.adapters.set_quotas(&of_adapters(&quotas));
         }
     }
@@ -308,15 +314,16 @@ impl Models {
         for slot in &self.slots {
             let state = std::mem::replace(&mut slot.lock().state, State::Unloaded);
             if let State::Loaded(model, thread) = state {
-                model.service.drain(Duration::ZERO);
-                let engine = thread.join();
+                model.drain(Duration::ZERO);
+                let engine = thread.map(ServiceThread::join).transpose();
+                model.remote().into_iter().for_each(|remote| remote.wait());
                 if let Some(why) = model.save_learned() {
                     let line =
                         format!("what {} learned since it was last kept is lost with this end: {why}", model.name);
                     self.unkept.lock().unwrap_or_else(PoisonError::into_inner).push(line);
                 }
                 drop(model);
-                engines.push(engine?);
+                engines.extend(engine?);
             }
         }
         Ok(engines)

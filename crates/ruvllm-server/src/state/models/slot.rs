@@ -2,13 +2,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ruvllm_api::error::ApiError;
+use ruvllm_api::remote::missing;
+use ruvllm_backend::Completions;
 use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceStats, ServiceThread};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_witness::Recorder;
 use tokio::sync::Notify;
 
+use super::remote::RemoteModel;
 use crate::state::adapters::{AdapterOptions, Adapters};
 use crate::state::grammars::Grammars;
 use crate::state::learning::ModelState;
@@ -22,9 +26,17 @@ pub struct ModelSource {
     pub(super) name: String,
     pub(super) engine: Option<Engine>,
     pub(super) load: Option<Loader>,
+    pub(super) remote: Option<RemoteSource>,
     pub(super) adapters: AdapterOptions,
     pub(super) file: Option<String>,
     pub(super) labels: Labels,
+}
+
+/// The other server that answers for a model.
+pub(super) struct RemoteSource {
+    pub(super) backend: Arc<dyn Completions>,
+    /// Requests that are sent to it at once.
+    pub(super) n_running_max: usize,
 }
 
 /// Other names of a model, and words about it.
@@ -48,11 +60,19 @@ impl ModelSource {
         ModelSource { engine: Some(engine), ..ModelSource::named(name.into()) }
     }
 
+    /// A model that another server answers for: so many requests are sent to it at once, and others wait here. It is never
+    /// dropped.
+    pub fn remote(name: impl Into<String>, backend: Arc<dyn Completions>, n_running_max: usize) -> ModelSource {
+        let remote = Some(RemoteSource { backend, n_running_max: n_running_max.max(1) });
+        ModelSource { remote, ..ModelSource::named(name.into()) }
+    }
+
     fn named(name: String) -> ModelSource {
         ModelSource {
             name,
             engine: None,
             load: None,
+            remote: None,
             adapters: AdapterOptions::default(),
             file: None,
             labels: Labels::default(),
@@ -97,7 +117,7 @@ impl std::fmt::Debug for ModelSource {
 pub(crate) struct Model {
     /// Its name in requests.
     pub name: Arc<str>,
-    pub service: Service,
+    pub answers: Answers,
     pub grammars: Grammars,
     /// Adapters by name.
     pub adapters: Arc<Adapters>,
@@ -109,7 +129,79 @@ pub(crate) struct Model {
     pub recorder: Option<Recorder>,
 }
 
+/// The side that answers for a model.
+pub(crate) enum Answers {
+    /// An engine of this process.
+    Engine(Service),
+    /// Another server.
+    Remote(Arc<RemoteModel>),
+}
+
 impl Model {
+    /// Returns the engine that runs it.
+    ///
+    /// # Errors
+    /// 501: another server answers for it, and gives no tokens.
+    pub(crate) fn service(&self) -> Result<&Service, ApiError> {
+        self.engine().ok_or_else(|| missing(&self.name, "tokens"))
+    }
+
+    /// Returns the engine that runs it, if one of this process does.
+    pub(crate) fn engine(&self) -> Option<&Service> {
+        match &self.answers {
+            Answers::Engine(service) => Some(service),
+            Answers::Remote(_) => None,
+        }
+    }
+
+    /// Returns the other server that answers for it, if one does.
+    pub(crate) fn remote(&self) -> Option<&Arc<RemoteModel>> {
+        match &self.answers {
+            Answers::Engine(_) => None,
+            Answers::Remote(remote) => Some(remote),
+        }
+    }
+
+    /// Returns how many requests can run at once.
+    pub(crate) fn n_running_max(&self) -> usize {
+        match &self.answers {
+            Answers::Engine(service) => service.n_running_max(),
+            Answers::Remote(remote) => remote.n_running_max(),
+        }
+    }
+
+    /// Returns how many requests can wait and run together.
+    pub(crate) fn n_inside_max(&self) -> usize {
+        match &self.answers {
+            Answers::Engine(service) => service.n_inside_max(),
+            Answers::Remote(remote) => remote.n_inside_max(),
+        }
+    }
+
+    /// Returns how many requests wait or run.
+    pub(crate) fn n_inside(&self) -> usize {
+        match &self.answers {
+            Answers::Engine(service) => service.n_inside(),
+            Answers::Remote(remote) => remote.n_inside(),
+        }
+    }
+
+    /// Takes nothing new from now on, and ends after `limit` what is not over by then.
+    pub(crate) fn drain(&self, limit: Duration) {
+        match &self.answers {
+            Answers::Engine(service) => service.drain(limit),
+            Answers::Remote(remote) => remote.drain(limit),
+        }
+    }
+
+    /// Returns after how many seconds a request that was refused is likely to be taken.
+    pub(crate) fn retry_after_s(&self) -> u64 {
+        match &self.answers {
+            Answers::Engine(service) => service.retry_after_s(),
+            Answers::Remote(_) => 1,
+        }
+    }
+
     /// Keeps what was learned; returns why it could not.
     pub(crate) fn save_learned(&self) -> Option<String> {
         self.learning.as_ref()?.save(&self.name)
@@ -123,6 +215,8 @@ pub(crate) struct ModelStatus {
     pub state: &'static str,
     /// As it was when it was last loaded.
     pub info: Option<ModelInfo>,
+    /// Whether another server answers for it.
+    pub is_remote: bool,
     pub adapters: Arc<Adapters>,
     /// The name of its file, if that is known.
     pub file: Option<Arc<str>>,
@@ -142,6 +236,7 @@ pub(super) struct Slot {
     pub(super) file: Option<Arc<str>>,
     pub(super) labels: Arc<Labels>,
     pub(super) load: Option<Arc<Loader>>,
+    pub(super) is_remote: bool,
     pub(super) adapters: Arc<Adapters>,
     pub(super) inner: Mutex<Inner>,
     /// The state has changed.
@@ -197,7 +292,8 @@ pub(super) enum State {
     /// It is to be loaded when there is room.
     Queued,
     Loading,
-    Loaded(Arc<Model>, ServiceThread),
+    /// With the thread of its engine, if it has one.
+    Loaded(Arc<Model>, Option<ServiceThread>),
     Failed(String, Instant),
 }
 
@@ -225,6 +321,7 @@ impl Slot {
             name,
             state,
             info: inner.info.clone(),
+            is_remote: self.is_remote,
             adapters,
             file: self.file.clone(),
             labels: Arc::clone(&self.labels),
@@ -249,14 +346,14 @@ impl Slot {
         let is_awaited = !inner.is_leaving && self.n_waiting.load(Ordering::Acquire) > 0;
         match &inner.state {
             State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 && !is_awaited => {
-                (model.service.n_inside() == 0).then_some(inner.used_at)
+                (model.n_inside() == 0).then_some(inner.used_at)
             }
             _ => None,
         }
     }
 
     /// Takes out what is loaded, if nobody uses it.
-    pub(super) fn take_unused(&self) -> Option<(Arc<Model>, ServiceThread)> {
+    pub(super) fn take_unused(&self) -> Option<(Arc<Model>, Option<ServiceThread>)> {
         let mut inner = self.lock();
         self.unused_since(&inner)?;
         // Who asks now waits until it is gone: two of them would need twice the memory.

@@ -7,27 +7,25 @@ use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, joined as joined_tables, optional, required, unheeded};
 use ruvllm_api::generation::{MODEL, PARSE_SPECIAL, PRIORITY, STREAM, TIMEOUT, TRUNCATION, USER};
 use ruvllm_api::learning::PATTERNS;
-use ruvllm_api::messages::{Encoding, PARSED, PARSED_ARGUMENTS, encode, joined};
-use ruvllm_api::reading::{AnswerReader, ToolCall, Whole};
+use ruvllm_api::messages::{PARSED, PARSED_ARGUMENTS, joined};
+use ruvllm_api::reading::{ToolCall, Whole};
 use ruvllm_api::response_format::TEXT_FORMAT;
 use ruvllm_api::thinking;
 use ruvllm_api::timings::TIMINGS_PER_TOKEN;
-use ruvllm_api::tools::{self, call_id};
-use ruvllm_engine::template::ChatInput;
+use ruvllm_api::tools::call_id;
+use ruvllm_engine::FinishReason;
 use ruvllm_engine::tools::ToolUse;
-use ruvllm_engine::{FinishReason, GenerationSummary};
 use ruvllm_witness::decimal;
 use serde_json::{Value, json};
 
+use crate::call::answer::{Reading, Summary};
 use crate::call::generate::{Choices, ParsedRequest};
-use crate::call::patterns::attend;
-use crate::call::prompt::prompt_max;
+use crate::call::prompt::{Conversation, Prompt, prompt};
 use crate::call::response::json_response;
-use crate::call::tools::use_tools;
+use crate::call::tools::read_tools;
 use crate::call::{Call, HandlerFuture};
 use crate::handlers::openai::stored::{self, Keeping};
 use crate::handlers::openai::{VERBOSITY, now_s};
-use crate::state::gate::offload;
 
 const PART: &[Field] = &[
     required("type", Kind::Word(&["input_text", "output_text"]), "the model reads text only"),
@@ -159,7 +157,7 @@ struct Prepared {
     asked: ParsedRequest,
     tool_use: Option<ToolUse>,
     keeping: Keeping,
-    prompt: Vec<u32>,
+    prompt: Prompt,
 }
 
 /// Makes the prompt of a request.
@@ -169,20 +167,16 @@ struct Prepared {
 async fn prepare(call: &mut Call) -> Result<Prepared, ApiError> {
     let keeping = Keeping::begin(call).await?;
     let mut asked = ParsedRequest::read(call, call.body.count("max_output_tokens"))?;
-    let tool_use = use_tools(call, tools::read(&call.body, call.text())?, &mut asked.request).await?;
-    let input = input(call, tool_use.as_ref())?;
-    let (input, text) = (attend(call, input).await?, call.text().clone());
-    let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
-    let (parse_special, thinks_not) = (call.body.is_set("parse_special"), thinking::is_off(&call.body));
-    let encoding = Encoding { n_max, parse_special, thinks_not, begun: "" };
-    let prompt = offload(move || encode(&text, input, encoding)).await?;
+    let tool_use = read_tools(call, &mut asked.request).await?;
+    let conversation = Conversation { messages: messages(call), begun: None, opens_answer: true };
+    let prompt = prompt(call, Some(&asked), tool_use.as_ref(), conversation).await?;
     Ok(Prepared { asked, tool_use, keeping, prompt })
 }
 
 /// Counts the tokens of the prompt that an input has.
 pub(super) fn count(mut call: Call) -> HandlerFuture {
     Box::pin(async move {
-        let n = prepare(&mut call).await?.prompt.len();
+        let n = prepare(&mut call).await?.prompt.into_tokens(&call)?.len();
         Ok(json_response(StatusCode::OK, &json!({ "object": "response.input_tokens", "input_tokens": n })))
     })
 }
@@ -191,18 +185,17 @@ pub(super) fn count(mut call: Call) -> HandlerFuture {
 pub(super) fn answer(mut call: Call) -> HandlerFuture {
     Box::pin(async move {
         let mut prepared = prepare(&mut call).await?;
-        let prompt = std::mem::take(&mut prepared.prompt);
-        thinking::begin(&call.body, call.text(), &mut prepared.asked.request, &prompt);
-        let choices = Choices::start(&call, prepared.asked.requests(&[prompt]))?;
-        let Prepared { asked, tool_use, keeping, .. } = &mut prepared;
+        let Prepared { asked, tool_use, keeping, prompt } = &mut prepared;
+        call.begin_thinking(&mut asked.request, prompt)?;
+        let choices = Choices::start(&call, asked, vec![prompt.clone()])?;
         match asked.is_stream {
             true => Ok(crate::call::stream::respond(&crate::call::stream::EVENTS, |events| {
                 stream::write(call, prepared, choices, events)
             })),
             false => {
                 let summary = &choices.collect().await?[0];
-                let reading = AnswerReader::new(tool_use.as_ref(), asked.request.thinking);
-                let Whole { thought, said, calls } = Whole::read(reading, summary);
+                let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
+                let Whole { thought, said, calls } = reading.whole(summary);
                 let status = status(summary);
                 let mut output = Vec::new();
                 if !thought.is_empty() && thinking::is_told(&call.body) {
@@ -222,10 +215,7 @@ pub(super) fn answer(mut call: Call) -> HandlerFuture {
 }
 
 /// Returns the conversation as the chat template reads it.
-///
-/// # Errors
-/// The template cannot be used.
-fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<ChatInput, ApiError> {
+fn messages(call: &Call) -> Vec<Value> {
     let message = |role: &str, content: String| json!({ "role": if role == "developer" { "system" } else { role }, "content": content });
     let instructions = call.body.text("instructions").map(|text| message("system", text.to_owned()));
     let mut messages: Vec<Value> = instructions.into_iter().collect();
@@ -254,9 +244,7 @@ fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<ChatInput, ApiError>
         }
         input => messages.push(message("user", input.and_then(Value::as_str).unwrap_or_default().to_owned())),
     }
-    let tools = tool_use.map(ToolUse::definitions);
-    let extra = thinking::variables(&call.body, call.text(), &call.model_name)?;
-    Ok(ChatInput { messages, tools, add_generation_prompt: true, extra, ..ChatInput::default() })
+    messages
 }
 
 /// Adds a message; what the assistant says goes to what it thought in front of it.
@@ -286,8 +274,11 @@ fn add_call(messages: &mut Vec<Value>, item: &Value) {
 }
 
 /// Returns a response: as it is before, or when it is over, with its items.
-fn object(call: &Call, asked: &ParsedRequest, end: Option<(&GenerationSummary, Vec<Value>)>) -> Value {
-    let (given, sampling) = (&call.body, &asked.request.sampling);
+fn object(call: &Call, asked: &ParsedRequest, end: Option<(&Summary, Vec<Value>)>) -> Value {
+    let given = &call.body;
+    // Another server has defaults of its own.
+    let sampling = call.model.engine().map(|_| &asked.request.sampling);
+    let chosen = |name: &str, own: Option<f32>| own.or_else(|| given.number(name)).map(decimal);
     let (summary, output) = end.map_or((None, Vec::new()), |(summary, output)| (Some(summary), output));
     let is_cut = summary.is_some_and(|summary| summary.finish_reason == FinishReason::Length);
     let or = |name: &str, other: Value| given.get(name).cloned().unwrap_or(other);
@@ -306,11 +297,11 @@ fn object(call: &Call, asked: &ParsedRequest, end: Option<(&GenerationSummary, V
         "previous_response_id": given.get("previous_response_id"),
         "conversation": given.get("conversation"),
         "store": given.flag("store", true),
-        "temperature": decimal(sampling.temperature),
+        "temperature": chosen("temperature", sampling.map(|sampling| sampling.temperature)),
         "text": or("text", json!({ "format": { "type": "text" } })),
         "tool_choice": or("tool_choice", json!("auto")),
         "tools": or("tools", json!([])),
-        "top_p": decimal(sampling.top_p),
+        "top_p": chosen("top_p", sampling.map(|sampling| sampling.top_p)),
         "truncation": json!(if asked.is_truncated { "auto" } else { "disabled" }),
         "usage": summary.map(usage),
         "user": given.get("user"),
@@ -318,18 +309,18 @@ fn object(call: &Call, asked: &ParsedRequest, end: Option<(&GenerationSummary, V
     })
 }
 
-fn usage(summary: &GenerationSummary) -> Value {
-    let (n_input, n_output) = (summary.prompt_tokens.len(), summary.tokens.len());
+fn usage(summary: &Summary) -> Value {
+    let (n_input, n_output) = (summary.n_prompt(), summary.n_answer());
     json!({
         "input_tokens": n_input,
         "input_tokens_details": { "cached_tokens": summary.timings.cached_tokens, "cache_write_tokens": 0 },
         "output_tokens": n_output,
         "output_tokens_details": { "reasoning_tokens": summary.n_thought },
-        "total_tokens": n_input + n_output,
+        "total_tokens": n_input.saturating_add(n_output),
     })
 }
 
-fn status(summary: &GenerationSummary) -> &'static str {
+fn status(summary: &Summary) -> &'static str {
     if summary.finish_reason == FinishReason::Length { "incomplete" } else { "completed" }
 }
 

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use ruvllm_api::error::ApiError;
 use ruvllm_api::progress::with_progress;
-use ruvllm_api::reading::{AnswerEvent, AnswerReader, ToolCall};
+use ruvllm_api::reading::{AnswerEvent, ToolCall};
 use ruvllm_api::thinking;
-use ruvllm_api::timings::{Clocks, timed, timings};
+use ruvllm_api::timings::{Clocks, timed};
 use ruvllm_api::tools::call_id;
 use ruvllm_engine::FinishReason;
 use ruvllm_engine::tools::CallEvent;
 use serde_json::{Value, json};
 
 use crate::call::Call;
-use crate::call::generate::{Choices, Chunk};
+use crate::call::answer::{Chunk, Reading};
+use crate::call::generate::Choices;
 use crate::call::stream::{Disconnected, Events};
 use crate::handlers::openai::responses::{
     Prepared, function_call, message, object, part, reasoning, status, thought_part,
@@ -203,7 +204,7 @@ pub(super) async fn write(
     for name in ["response.created", "response.in_progress"] {
         out.send(name, json!({ "response": object(&call, &asked, None) })).await?;
     }
-    let mut reading = AnswerReader::new(tool_use.as_ref(), asked.request.thinking);
+    let mut reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
     let (called, times) = (ToolCall::default(), Value::Null);
     let mut items = Items { call: &call, out, done: Vec::new(), text: None, called, n_calls: 0, times };
     let mut clocks = Clocks::new(&call.body, 1);
@@ -215,7 +216,7 @@ pub(super) async fn write(
             }
             Ok(Some((_, Chunk::Token(token)))) => {
                 items.times = clocks.tick(0);
-                for event in reading.push(&token.text) {
+                for event in reading.push(&token) {
                     items.take(event, "completed").await?;
                 }
             }
@@ -233,7 +234,7 @@ pub(super) async fn write(
                 let output = std::mem::take(&mut items.done);
                 let mut response = object(&call, &asked, Some((&*summary, output)));
                 keeping.keep(&call, &mut response).await;
-                let times = if clocks.is_asked() { timings(&summary) } else { Value::Null };
+                let times = if clocks.is_asked() { summary.timings() } else { Value::Null };
                 items.out.send(name, timed(json!({ "response": response }), &times)).await?;
             }
             Ok(None) => return Ok(()),

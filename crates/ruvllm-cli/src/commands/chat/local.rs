@@ -1,0 +1,224 @@
+//! A model of this process that answers a conversation: with sessions, learning, and a context that fills up.
+
+use std::sync::Arc;
+
+use ruvllm_engine::template::ChatInput;
+use ruvllm_engine::{ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Speculation};
+use ruvllm_learning::{Correctness, Learning, Question, Task, Tenant};
+use serde_json::{Value, json};
+
+use crate::commands::chat::session::{Answers, Said, Talk};
+use crate::tools::answer::{answer_shown, speed_line, summary_json};
+use crate::tools::error::{Error, Result};
+use crate::tools::output::{Ui, bytes, print_json};
+use crate::tools::resume::Resume;
+
+/// A loaded model.
+pub struct LocalModel {
+    engine: Engine,
+    ui: Ui,
+    speculation: Speculation,
+    /// Whether control tokens in messages are read as such.
+    parse_special: bool,
+    last: Option<GenerationSummary>,
+    /// Where the conversation is saved.
+    resume: Option<Resume>,
+    /// Who learns of it, and how many answers there were.
+    learning: Option<(Learning, Arc<Tenant>)>,
+    n_answers: usize,
+}
+
+/// A conversation that is gone on with.
+#[derive(Debug, Default)]
+pub struct Begun {
+    /// The instructions.
+    pub system: Option<String>,
+    /// The messages.
+    pub messages: Vec<Value>,
+    /// Seed of its answers.
+    pub seed: Option<u64>,
+}
+
+impl LocalModel {
+    /// Makes a model of an engine.
+    pub fn new(engine: Engine, ui: Ui, speculation: Speculation, parse_special: bool) -> LocalModel {
+        let (last, resume, learning, n_answers) = (None, None, None, 0);
+        LocalModel { engine, ui, speculation, parse_special, last, resume, learning, n_answers }
+    }
+
+    /// Sets who learns of the conversation.
+    pub fn set_learning(&mut self, learning: Option<(Learning, Arc<Tenant>)>) {
+        self.learning = learning;
+    }
+
+    /// Goes on with a saved session, if one is given; else, or if it is new, begins with these instructions.
+    ///
+    /// # Errors
+    /// A usage error if the session holds no conversation, or one with other instructions.
+    pub fn begin(&mut self, system: Option<String>, resume: Option<Resume>) -> Result<Begun> {
+        let mut begun = Begun { system, ..Begun::default() };
+        let Some(resume) = resume else { return Ok(begun) };
+        let (first, rest) = match resume.messages()?.split_first() {
+            Some((first, rest)) if first["role"] == "system" => (first["content"].as_str(), rest.to_vec()),
+            _ => (None, resume.session.messages.clone()),
+        };
+        if !resume.session.messages.is_empty() {
+            if begun.system.as_deref().is_some_and(|system| Some(system) != first) {
+                let line = "the session has other instructions; leave --system out, or begin a session of another name";
+                return Err(Error::usage(line));
+            }
+            begun.system = first.map(str::to_owned);
+        }
+        (begun.messages, begun.seed) = (rest, resume.session.seed);
+        self.ui.note(&resume.note());
+        self.resume = Some(resume);
+        Ok(begun)
+    }
+
+    fn tenant(&self) -> Result<&Arc<Tenant>> {
+        let line = "nothing is learned here; start with --learn";
+        self.learning.as_ref().map(|(_, tenant)| tenant).ok_or_else(|| Error::usage(line))
+    }
+
+    fn answer_id(&self) -> String {
+        format!("answer-{}", self.n_answers)
+    }
+
+    /// Returns the conversation as tokens, and the texts that end an answer.
+    fn prompt(&self, talk: &Talk<'_>) -> Result<(Vec<u32>, Vec<String>)> {
+        if self.engine.chat_template()?.is_some() {
+            let input = ChatInput { messages: talk.all(), add_generation_prompt: true, ..ChatInput::default() };
+            let options = ChatOptions { parse_special: self.parse_special, ..ChatOptions::default() };
+            return Ok((self.engine.text()?.encode_chat_as(&input, options)?, Vec::new()));
+        }
+        let text = transcript(talk.system, talk.messages);
+        let tokens = self.engine.tokenizer()?.encode_prompt(&text, self.parse_special)?;
+        Ok((tokens, vec!["\nUser:".to_owned()]))
+    }
+
+    fn full(&self, n_tokens: usize) -> Error {
+        let n_ctx = self.engine.info().n_ctx;
+        Error::failure(format_args!(
+            "the conversation has {n_tokens} tokens and the context holds {n_ctx}; /clear starts again, --ctx N makes it longer"
+        ))
+    }
+}
+
+impl Answers for LocalModel {
+    fn name(&self) -> &str {
+        &self.engine.info().name
+    }
+
+    fn answer(&mut self, talk: &Talk<'_>, json: bool, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Said> {
+        let (prompt, stop) = self.prompt(talk)?;
+        let n_ctx = self.engine.info().n_ctx;
+        if prompt.len() >= n_ctx {
+            return Err(self.full(prompt.len()));
+        }
+        let n_prompt = prompt.len();
+        self.n_answers += 1;
+        let question = talk.messages.last().and_then(|message| message["content"].as_str());
+        let task = question.map(Task::of).unwrap_or_default();
+        let logits_processor =
+            self.learning.as_ref().map(|(_, tenant)| tenant.logits_processor(task, Some(&self.answer_id())));
+        let request = GenerateRequest {
+            prompt,
+            logits_processor,
+            max_tokens: talk.max_tokens,
+            sampling: talk.sampling.clone(),
+            speculation: self.speculation,
+            stop,
+            ..GenerateRequest::default()
+        };
+        let summary = answer_shown(&self.ui, &mut self.engine, &request, json, write)?;
+        if json {
+            print_json(&summary_json(&summary, None))?;
+        }
+        let note = match summary.finish_reason {
+            FinishReason::Cancelled => Some("(stopped)".to_owned()),
+            FinishReason::Length if n_prompt + summary.tokens.len() >= n_ctx => {
+                Some(format!("(the context of {n_ctx} tokens is full; /clear starts again, --ctx N makes it longer)"))
+            }
+            _ => None,
+        };
+        let text = summary.text.clone();
+        self.last = Some(summary);
+        Ok(Said { text, note })
+    }
+
+    fn judge(&mut self, quality: f32) -> Result<()> {
+        self.tenant()?.judge(&self.answer_id(), quality).map(drop).map_err(|_| judged())
+    }
+
+    fn correct(&mut self, text: &str) -> Result<()> {
+        let tenant = Arc::clone(self.tenant()?);
+        let (prompt, task) = tenant.correct(&self.answer_id()).map_err(|_| judged())?;
+        let question = task.question.unwrap_or_default();
+        let answer = self.engine.text()?.encode_answer(text)?;
+        ruvllm_learning::add_correction(
+            &mut self.engine,
+            &tenant,
+            Question { prompt: &prompt, text: Some(&question) },
+            &answer,
+            Correctness::Right,
+        )?;
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.last = None;
+    }
+
+    fn keep(&mut self, talk: &Talk<'_>) -> Result<()> {
+        let Some(resume) = &mut self.resume else { return Ok(()) };
+        let tokens = self.last.iter().flat_map(|last| [&last.prompt_tokens[..], &last.tokens]).flatten();
+        let tokens = tokens.copied().collect();
+        resume.session = ruvllm_engine::Session { tokens, messages: talk.all(), seed: talk.sampling.seed };
+        resume.save(&self.engine)
+    }
+
+    fn save_learned(&self) -> Result<()> {
+        self.learning.as_ref().map_or(Ok(()), |(learning, _)| Ok(learning.save()?))
+    }
+
+    fn stats(&self) -> String {
+        let n_ctx = self.engine.info().n_ctx;
+        let Some(last) = &self.last else {
+            return format!("nothing was answered yet; the context holds {n_ctx} tokens");
+        };
+        let (n_prompt, n_answer) = (last.prompt_tokens.len(), last.tokens.len());
+        let n_used = n_prompt + n_answer;
+        let speed = speed_line(&last.timings, n_prompt, n_answer);
+        let context = format!("context: {n_used} of {n_ctx} tokens ({:.0} %)", 100.0 * n_used as f64 / n_ctx as f64);
+        let Some(cache) = self.engine.cache_stats() else { return format!("{speed}\n{context}") };
+        let (asked, saved, held) = (cache.tokens_asked, cache.tokens_saved, bytes(cache.bytes as u64));
+        let share = 100.0 * cache.hit_rate();
+        format!("{speed}\n{context}\ncache: {saved} of {asked} prompt tokens were known ({share:.0} %), {held} held")
+    }
+}
+
+/// The error of an answer that does not wait to be judged.
+fn judged() -> Error {
+    Error::usage("there is no answer to judge, or it was judged already; ask something first")
+}
+
+/// Writes a conversation for a model without a template as a dialogue it can continue.
+fn transcript(system: Option<&str>, messages: &[Value]) -> String {
+    let mut text = system.map_or_else(String::new, |system| format!("{system}\n\n"));
+    for message in messages {
+        let who = if message["role"] == "assistant" { "Assistant" } else { "User" };
+        text.push_str(&format!("{who}: {}\n", message["content"].as_str().unwrap_or_default()));
+    }
+    text + "Assistant:"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_models_get_a_transcript() {
+        let messages = [json!({ "role": "user", "content": "Hi" }), json!({ "role": "assistant", "content": "Hello" })];
+        assert_eq!(transcript(Some("S"), &messages), "S\n\nUser: Hi\nAssistant: Hello\nAssistant:");
+    }
+}
