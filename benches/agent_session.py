@@ -26,11 +26,10 @@ N_CHANGES = 21                 # each gives two turns, and one more where anothe
 PER_FUNCTION = 3
 
 SYSTEM = (
-    "You are an agent that edits a Rust repository. You have three tools. To use one, answer with one JSON object and nothing "
-    'else: {"tool": "read_function", "arguments": {"path": PATH, "name": NAME}}, {"tool": "write_function", "arguments": '
-    '{"path": PATH, "name": NAME}} or {"tool": "run_tests", "arguments": {"package": PACKAGE, "filter": NAME, "profile": '
-    '"ci", "threads": 2}}. When you are given a function and a change, answer with the whole function after the change in '
-    "one block of code and nothing else."
+    "You are an agent that edits a Rust repository. When you are given a function and a change, answer with the whole function "
+    "after the change, as one block of code and nothing else. When you are told to use a tool, answer with one JSON object and "
+    'nothing else: {"tool": "read_function", "arguments": {"path": PATH, "name": NAME}} or {"tool": "run_tests", "arguments": '
+    '{"package": PACKAGE, "filter": NAME, "profile": "ci", "threads": 2}}.'
 )
 
 PROSE = [
@@ -115,11 +114,11 @@ def turns():
     for path, name, old, new in chosen():
         package = path.split("/")[1]
         if before != (path, name):
-            yield "call", 80, f"The function `{name}` in {path} is to be changed. Read it first."
+            yield "call", 80, f"The function `{name}` in {path} is to be changed. Read it: use the tool read_function."
         before = (path, name)
         function = "\n".join(old)
-        yield "edit", 640, f"The function `{name}` in {path}:\n```rust\n{function}\n```\n{said(old, new)}\nWrite the whole function."
-        yield "call", 80, f"The function `{name}` in {path} was written. Run the tests of the package {package} that are called `{name}`."
+        yield "edit", 640, f"The function `{name}` in {path}:\n```rust\n{function}\n```\n{said(old, new)}\nAnswer with the whole function as code."
+        yield "call", 80, f"The function `{name}` in {path} was written. Test it in the package {package}: use the tool run_tests."
     for question in PROSE:
         yield "prose", 128, question
 

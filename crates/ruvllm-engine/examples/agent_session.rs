@@ -55,7 +55,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         options.n_threads = n.parse()?;
     }
     let (system, turns) = read(session)?;
-    let turns: Vec<Turn> = turns.into_iter().filter(|turn| only.as_ref().is_none_or(|only| turn.kind == *only)).collect();
+    let turns: Vec<Turn> =
+        turns.into_iter().filter(|turn| only.as_ref().is_none_or(|only| turn.kind == *only)).collect();
     for round in 1..=rounds.map_or(Ok(1), |n| n.parse())? {
         let sums = play(model.as_ref(), &options, &system, &turns)?;
         println!("round {round}");

@@ -8,7 +8,7 @@ use ruvllm_engine::LoadOptions;
 use crate::tools::app::App;
 use crate::tools::args::cache::CacheArgs;
 use crate::tools::args::sampling::SamplingArgs;
-use crate::tools::args::speculation::SpeculationArgs;
+use crate::tools::args::speculation::{DraftHistoryArgs, SpeculationArgs};
 use crate::tools::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs};
 use crate::tools::backend::LocalBackendArgs;
 use crate::tools::error::{Error, Result};
@@ -64,6 +64,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     speculation: SpeculationArgs,
     #[command(flatten)]
+    draft_history: DraftHistoryArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -101,6 +103,7 @@ impl ChatArgs {
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
         let mut engine = app.load_cached(backend, &path, load, &self.cache)?;
         template::apply(&mut engine, template.as_deref())?;
+        engine.runner_mut().set_history_bytes(self.draft_history.bytes_max(&app.settings));
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }

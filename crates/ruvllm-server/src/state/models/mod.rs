@@ -6,6 +6,7 @@
 
 mod load;
 mod slot;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::routing::AUTO;
-use ruvllm_engine::{Engine, ServiceStats};
+use ruvllm_engine::{Engine, EngineError, ServiceStats};
 use tokio::sync::Notify;
 
 use crate::state::adapters::Adapters;
@@ -24,7 +25,7 @@ use crate::state::server::stopping;
 use crate::state::witness::Witness;
 use slot::{Inner, Slot, State, Waiting};
 
-pub use slot::{Loader, ModelSource};
+pub use slot::{DraftTextsOptions, Loader, ModelSource};
 pub(crate) use slot::{Model, ModelStatus};
 
 /// How long a model that could not be loaded is not tried again.
@@ -71,7 +72,7 @@ impl Models {
             is_stopping: AtomicBool::new(false),
             unkept: Mutex::default(),
         };
-        for ModelSource { name, engine, load, adapters, file, labels } in sources {
+        for ModelSource { name, engine, load, adapters, draft_texts, file, labels } in sources {
             let is_taken = |name: &&String| models.is_served(name);
             if let Some(name) = labels.aliases.iter().chain([&name]).find(is_taken) {
                 return Err(ServerError::new(format!("two models are called '{name}'; give them different names")));
@@ -80,7 +81,7 @@ impl Models {
             let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
             let (inner, changed, n_waiting) = (Mutex::new(Inner::new()), Notify::new(), AtomicUsize::new(0));
             let (file, labels) = (file.map(Into::into), Arc::new(labels));
-            let slot = Arc::new(Slot { name, file, labels, load, adapters, inner, changed, n_waiting });
+            let slot = Arc::new(Slot { name, file, labels, load, adapters, draft_texts, inner, changed, n_waiting });
             match engine {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
                 Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
@@ -282,6 +283,29 @@ impl Models {
         for model in self.loaded() {
             quotas.iter().for_each(|&(tenant, quota)| model.service.set_tenant_quota(tenant, quota.kv_bytes));
             model.adapters.set_quotas(&of_adapters(&quotas));
+        }
+    }
+
+    /// Forgets the earlier texts of a tenant that drafts are made of: of all models, in memory and on disk. Not for threads that
+    /// others wait for.
+    ///
+    /// # Errors
+    /// An engine's thread has ended, or a file cannot be written.
+    pub(crate) fn forget_texts(&self, tenant: u64) -> Result<(), EngineError> {
+        let loaded = self.loaded();
+        loaded.iter().try_for_each(|model| model.forget_texts(tenant))?;
+        let histories = loaded.iter().filter_map(|model| model.draft_history.as_ref());
+        let in_use: Vec<PathBuf> = histories.map(|history| history.path().to_owned()).collect();
+        self.slots.iter().try_for_each(|slot| slot.draft_texts.forget(tenant, &in_use))
+    }
+
+    /// Forgets the texts of tenants that have no key any more. Not for threads that others wait for.
+    pub(crate) fn forget_gone(&self) {
+        let tenants = self.keys.tenants();
+        for model in self.loaded() {
+            if let Err(error) = model.forget_other_texts(&tenants) {
+                tracing::error!(model = &*model.name, %error, "texts of a revoked key are not forgotten");
+            }
         }
     }
 
