@@ -329,7 +329,8 @@ fn texts_for_drafts_are_kept_for_the_next_start_shown_and_removed() {
     let (kv, learned) = (bench.path("home/kv"), bench.path("home/learned"));
     let [folder, key] = [kv.to_str().expect("a plain path"), "key"];
     let key = bench.file(key, [7; 32]);
-    let body = json!({ "prompt": "one two three four five six", "max_tokens": 24, "ignore_eos": true, "temperature": 0 });
+    let body =
+        json!({ "prompt": "one two three four five six", "max_tokens": 24, "ignore_eos": true, "temperature": 0 });
     let accepted = |args: &[&str]| {
         let server = Server::start(&bench, args);
         server.ask("POST /v1/completions", &body);
@@ -355,7 +356,10 @@ fn texts_for_drafts_are_kept_for_the_next_start_shown_and_removed() {
         stats["drafts"].as_array().expect("a list").iter().filter_map(|file| file["path"].as_str()).collect();
     assert!(paths.len() == 2 && paths[0].starts_with(folder), "{stats}");
     assert!(Path::new(paths[1]).starts_with(learned), "{stats}");
-    assert!(stats["drafts"][0]["bytes"].as_u64() > Some(0) && stats["bytes"].as_u64() > stats["drafts"][0]["bytes"].as_u64());
+    assert!(
+        stats["drafts"][0]["bytes"].as_u64() > Some(0)
+            && stats["bytes"].as_u64() > stats["drafts"][0]["bytes"].as_u64()
+    );
     let shown = bench.run(["cache", "stats"]);
     assert!(text(&shown.stdout).contains("are earlier texts that drafts are made of (2 models)"), "{shown:?}");
     // Those that only sessions are to be kept of stay.

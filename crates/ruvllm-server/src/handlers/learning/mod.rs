@@ -212,7 +212,7 @@ fn forget(call: Call) -> HandlerFuture {
             // Drafts are made of earlier texts where nothing is learned as well.
             call.server.models.forget_texts(call.tenant.id)?;
             if call.model.learning.is_none() {
-                return json_response(StatusCode::OK, &json!({ "model": &*call.model.name, "enabled": false }));
+                return Ok(json_response(StatusCode::OK, &json!({ "model": &*call.model.name, "enabled": false })));
             }
             model_state(&call.model)?.tenant(&call.tenant)?.forget()?;
             note(&call, "all that was taught was forgotten");
