@@ -295,7 +295,7 @@ impl Models {
         let loaded = self.loaded();
         loaded.iter().try_for_each(|model| model.forget_texts(tenant))?;
         let histories = loaded.iter().filter_map(|model| model.draft_history.as_ref());
-        let in_use: Vec<PathBuf> = histories.map(|history| history.path().to_owned()).collect();
+        let in_use: Vec<PathBuf> = histories.filter_map(|history| Some(history.path()?.to_owned())).collect();
         self.slots.iter().try_for_each(|slot| slot.draft_texts.forget(tenant, &in_use))
     }
 
