@@ -4,6 +4,7 @@
 //! the ratios of each case, to scalar, to what the machine can do and to the peer. Figures of two machines say nothing
 //! about a change, so `compare` refuses another host.
 
+mod agent;
 mod baseline;
 mod criterion;
 mod host;
@@ -32,7 +33,7 @@ pub(crate) struct Args {
     what: What,
 }
 
-#[derive(clap::Subcommand, Clone, Copy)]
+#[derive(clap::Subcommand, Clone)]
 enum Action {
     /// Measure and print (what happens without a word)
     Run,
@@ -50,6 +51,13 @@ enum Action {
         /// A row per case instead of one per kernel
         #[arg(long)]
         full: bool,
+    },
+    /// Play the recorded session of an editing agent: without drafts, with drafts from the request alone, and with drafts from
+    /// earlier texts as well; print times of decoding, and whether answers are the same
+    Agent {
+        /// Model that answers
+        #[arg(long, value_name = "NAME", default_value = "qwen2.5-coder:0.5b")]
+        model: String,
     },
 }
 
@@ -86,7 +94,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         print!("{}", table::all(&cases, full)?);
         return Ok(());
     }
-    let action = args.action.unwrap_or(Action::Run);
+    if let Some(Action::Agent { model }) = &args.action {
+        return agent::play(model, args.what.threads, args.what.reps.max(1));
+    }
+    let action = args.action.clone().unwrap_or(Action::Run);
     let host = Host::here()?;
     let (kernels, models) = (Place::new(&host, "kernels"), Place::new(&host, "models"));
     if let Action::Compare { .. } = action {
@@ -106,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Action::Compare { tolerance } => {
                 fallen.extend(compare(&kernels, ratio::of_kernels(&cases), tolerance, &again)?);
             }
-            Action::Run | Action::Table { .. } => print!("{}", table::medians(&cases)),
+            Action::Run | Action::Table { .. } | Action::Agent { .. } => print!("{}", table::medians(&cases)),
         }
     }
     if !args.what.kernels {
@@ -120,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Action::Compare { tolerance } => {
                 fallen.extend(compare(&models, ratios, tolerance, &|_| Ok(BTreeMap::new()))?);
             }
-            Action::Run | Action::Table { .. } => {}
+            Action::Run | Action::Table { .. } | Action::Agent { .. } => {}
         }
     }
     if !fallen.is_empty() {

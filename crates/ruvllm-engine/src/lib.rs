@@ -80,7 +80,7 @@ pub use service::{
     Ticket, Work,
 };
 pub use session::Session;
-pub use speculate::{DraftInfo, Speculation};
+pub use speculate::{DraftCount, DraftInfo, DraftSources, HistoryKeeper, Speculation};
 #[cfg(feature = "train")]
 pub use train::TextEncoder;
 #[cfg(not(feature = "grammar"))]

@@ -11,7 +11,7 @@ use ruvllm_text::thoughts::Thinking;
 use crate::Grammar;
 use crate::logits_hook::LogitsProcessor;
 use crate::sampler::{SamplingParams, TokenLogprobs};
-use crate::speculate::Speculation;
+use crate::speculate::{DraftSources, Speculation};
 
 /// A request for generated tokens.
 #[derive(Clone, Debug, Default)]
@@ -207,6 +207,8 @@ pub struct Timings {
     pub draft_tokens: usize,
     /// The draft tokens that the model accepted: tokens of the answer that took no step of their own.
     pub accepted_tokens: usize,
+    /// Both counts by where drafts came from.
+    pub draft_sources: DraftSources,
     /// Bytes of KV cache per token of the context at the end, as the cache's policy keeps them.
     pub kv_bytes_per_token: f64,
 }

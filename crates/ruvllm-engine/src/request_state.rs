@@ -51,8 +51,6 @@ pub(crate) struct RequestState {
     n_read: usize,
     /// What its sequence was told to change final hidden states by.
     micro: Option<Arc<MicroLora>>,
-    /// Of all draft tokens so far: how many, and how many were accepted.
-    draft_counts: (usize, usize),
     tokenizer: Arc<Tokenizer>,
     decoder: DecodeStream<Arc<Tokenizer>>,
     stop: StopFilter,
@@ -130,7 +128,6 @@ impl RequestState {
                 true => None,
                 false => Speculator::new(request.speculation, runner, &sampler),
             },
-            draft_counts: (0, 0),
             context,
             n_drafted: 0,
             branches: Vec::new(),
@@ -357,9 +354,8 @@ impl RequestState {
         }
         let (path, n_accepted) = tree::longest_accepted(&draft, &branches, &self.context[n_known..]);
         if let (Some(speculator), 1..) = (&mut self.speculator, draft.len()) {
-            speculator.learn(draft.len(), n_accepted, n_known + n_accepted);
-            let n_all = draft.len() + branches.iter().map(|branch| branch.tokens.len()).sum::<usize>();
-            self.draft_counts = (self.draft_counts.0 + n_all, self.draft_counts.1 + n_accepted);
+            let n_branched = branches.iter().map(|branch| branch.tokens.len()).sum();
+            speculator.learn(draft.len(), n_branched, n_accepted, n_known + n_accepted);
         }
         self.draft = draft;
         result.map(|()| Accepted { path, n_tokens: n_known + n_accepted })
@@ -413,12 +409,14 @@ impl RequestState {
             true => FinishReason::Deadline,
             false => FinishReason::Cancelled,
         };
+        let (draft_sources, drafts) = (self.draft_sources(), self.draft_sources().total());
         GenerationSummary {
             timings: Timings {
                 load_ms: self.load_ms,
                 kv_bytes_per_token: self.kv_bytes_per_token,
-                draft_tokens: self.draft_counts.0,
-                accepted_tokens: self.draft_counts.1,
+                draft_tokens: drafts.draft_tokens,
+                accepted_tokens: drafts.accepted_tokens,
+                draft_sources,
                 ..self.clock.timings(self.n_prompt, tokens.len())
             },
             text: std::mem::take(&mut self.text),

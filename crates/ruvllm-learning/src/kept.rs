@@ -44,7 +44,11 @@ impl Kept {
     }
 }
 
-fn read_key(path: &Path) -> Result<MasterKey, EngineError> {
+/// Reads the key that stores are encrypted with.
+///
+/// # Errors
+/// The file cannot be read, or holds no key.
+pub(crate) fn read_key(path: &Path) -> Result<MasterKey, EngineError> {
     let bytes = fs::read(path).map_err(|error| file::failed("read", path, error))?;
     MasterKey::parse(&bytes).map_err(|error| {
         EngineError::new(ErrorKind::Learning, format!("{}: {error}", path.display())).with_source(error)

@@ -47,6 +47,7 @@ mod calibrate;
 #[cfg(feature = "train")]
 mod deep;
 mod document;
+mod draft_history;
 mod error;
 mod evaluation_stream;
 mod file;
@@ -65,6 +66,7 @@ pub use calibrate::{CalibrationProgress, N_TEXTS, calibrate};
 #[cfg(feature = "train")]
 pub use deep::{DeepTrainer, DeepTrainerOptions};
 pub use document::learn_document;
+pub use draft_history::{DraftHistory, DraftHistoryFile, DraftHistoryOptions};
 pub use error::of_sona;
 pub use evaluation_stream::{EvaluationStream, EvaluationStreamOptions, TextChunk, TextRows, WindowOptions, read_text};
 pub use kept::STORE_FILE;

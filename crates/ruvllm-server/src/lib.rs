@@ -29,6 +29,6 @@ pub use ruvllm_witness::WitnessOptions;
 pub use serve::{check, run};
 pub use state::adapters::AdapterOptions;
 pub use state::keys::KeyOptions;
-pub use state::models::{Loader, ModelSource};
+pub use state::models::{DraftTextsOptions, Loader, ModelSource};
 pub use state::options::{ServerError, ServerOptions, TlsOptions};
 pub use state::server::Server;

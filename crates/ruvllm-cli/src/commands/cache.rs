@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use ruvllm_engine::PackedWeights;
 use ruvllm_kvcache::KvError;
 use ruvllm_kvcache::disk::{self, Contents, DiskStore, StoreInfo, StoreOptions};
+use ruvllm_learning::DraftHistoryFile;
 use serde_json::{Value, json};
 
 use crate::tools::app::App;
@@ -25,7 +26,8 @@ Examples:
 
 'ruvllm run' and 'ruvllm chat' keep computed prompts here, so that one that starts alike answers
 at once, also after a restart, and the weights as they are computed with, so that a start takes a
-fraction of the time. Removing them costs time and no answer; a session that is removed is gone.";
+fraction of the time. Removing them costs time and no answer; a session that is removed is gone.
+'ruvllm serve' keeps texts here as well that drafts are made of.";
 
 /// Options of `ruvllm cache`.
 #[derive(Args, Debug)]
@@ -83,6 +85,8 @@ struct Removed {
     sessions: Vec<String>,
     /// Repacked weights.
     packed: Vec<PackedWeights>,
+    /// Texts that drafts are made of.
+    drafts: Vec<DraftHistoryFile>,
 }
 
 impl CacheCommand {
@@ -92,25 +96,41 @@ impl CacheCommand {
     /// A failure if the folder cannot be used, a store that is to be changed is in use, or there is no such session.
     pub fn run(&self, app: &App) -> Result<()> {
         let folder = self.cache_dir.clone().unwrap_or_else(|| app.settings.cache_dir());
+        // A server that learns and has no cache folder keeps the texts of drafts where it keeps what it learned.
+        let mut drafts = DraftHistoryFile::list(&folder);
+        if self.cache_dir.is_none() {
+            drafts.extend(DraftHistoryFile::list(&app.settings.learned_dir()));
+        }
         match &self.action {
-            Action::Stats => self.stats(&folder),
+            Action::Stats => self.stats(&folder, &drafts),
             Action::List => self.list(&folder),
-            Action::Clear(args) => self.clear(&folder, args),
+            Action::Clear(args) => self.clear(&folder, drafts, args),
         }
     }
 
-    fn stats(&self, folder: &Path) -> Result<()> {
+    fn stats(&self, folder: &Path, drafts: &[DraftHistoryFile]) -> Result<()> {
         let (found, packed) = (read(folder)?, PackedWeights::list(folder));
         let packed_bytes: u64 = packed.iter().map(|file| file.bytes).sum();
-        let total = found.iter().map(|(store, _)| store.bytes).sum::<u64>() + packed_bytes;
+        let draft_bytes: u64 = drafts.iter().map(|file| file.bytes).sum();
+        let total = found.iter().map(|(store, _)| store.bytes).sum::<u64>() + packed_bytes + draft_bytes;
         if self.json {
             let models: Vec<_> = found.iter().map(|(store, contents)| stats_json(store, contents)).collect();
             let packed: Vec<_> = packed.iter().map(packed_json).collect();
-            return print_json(&json!({ "folder": folder, "bytes": total, "models": models, "packed": packed }));
+            let drafts: Vec<_> = drafts.iter().map(drafts_json).collect();
+            return print_json(&json!({
+                "folder": folder, "bytes": total, "models": models, "packed": packed, "drafts": drafts,
+            }));
         }
         print_line(&format!("{} in {}", bytes(total), folder.display()))?;
         if !packed.is_empty() {
             print_line(&format!("of that {} are repacked weights ({})", bytes(packed_bytes), models(packed.len())))?;
+        }
+        if !drafts.is_empty() {
+            print_line(&format!(
+                "of that {} are earlier texts that drafts are made of ({})",
+                bytes(draft_bytes),
+                models(drafts.len())
+            ))?;
         }
         if found.is_empty() {
             return Ok(());
@@ -156,7 +176,7 @@ impl CacheCommand {
         print(&tables.collect::<Vec<_>>().join("\n"))
     }
 
-    fn clear(&self, folder: &Path, args: &ClearArgs) -> Result<()> {
+    fn clear(&self, folder: &Path, drafts: Vec<DraftHistoryFile>, args: &ClearArgs) -> Result<()> {
         let (mut removed, mut refused) = (Removed::default(), None);
         let found = read(folder)?;
         if let Some(name) = &args.session {
@@ -185,13 +205,21 @@ impl CacheCommand {
                     Err(error) => refused = Some(Error::io("remove", &file.path, &error)),
                 }
             }
+            for file in drafts.into_iter().filter(|file| !args.keep_sessions && args.is_old(file.used)) {
+                match file.remove() {
+                    Ok(()) => removed.drafts.push(file),
+                    Err(error) => refused = Some(Error::failure(error)),
+                }
+            }
         }
         if self.json && refused.is_none() {
-            let Removed { bytes, n_blocks, sessions, packed } = &removed;
-            let (n_bytes, packed) =
-                (bytes + removed.packed_bytes(), packed.iter().map(packed_json).collect::<Vec<_>>());
+            let Removed { bytes, n_blocks, sessions, packed, drafts } = &removed;
+            let n_bytes = bytes + removed.packed_bytes() + removed.draft_bytes();
+            let packed: Vec<_> = packed.iter().map(packed_json).collect();
+            let drafts: Vec<_> = drafts.iter().map(drafts_json).collect();
             print_json(&json!({
                 "folder": folder, "bytes": n_bytes, "blocks": n_blocks, "sessions": sessions, "packed": packed,
+                "drafts": drafts,
             }))?;
         } else if !self.json {
             print_line(&removed.line(folder))?;
@@ -226,18 +254,25 @@ impl Removed {
         self.n_blocks += other.n_blocks;
         self.sessions.extend(other.sessions);
         self.packed.extend(other.packed);
+        self.drafts.extend(other.drafts);
     }
 
     fn packed_bytes(&self) -> u64 {
         self.packed.iter().map(|file| file.bytes).sum()
     }
 
+    fn draft_bytes(&self) -> u64 {
+        self.drafts.iter().map(|file| file.bytes).sum()
+    }
+
     fn line(&self, folder: &Path) -> String {
-        let Removed { bytes: n_bytes, n_blocks, sessions, packed } = self;
+        let Removed { bytes: n_bytes, n_blocks, sessions, packed, drafts } = self;
         let parts = [
             (*n_blocks > 0).then(|| format!("{n_blocks} blocks of 16 tokens ({})", bytes(*n_bytes))),
             (!packed.is_empty())
                 .then(|| format!("the repacked weights of {} ({})", models(packed.len()), bytes(self.packed_bytes()))),
+            (!drafts.is_empty())
+                .then(|| format!("the texts for drafts of {} ({})", models(drafts.len()), bytes(self.draft_bytes()))),
             match &sessions[..] {
                 [] => None,
                 [one] => Some(format!("session {one}")),
@@ -287,6 +322,10 @@ fn stats_json(store: &StoreInfo, contents: &Contents) -> Value {
 }
 
 fn packed_json(file: &PackedWeights) -> Value {
+    json!({ "path": file.path, "bytes": file.bytes, "used_at": timestamp(unix_s(file.used)) })
+}
+
+fn drafts_json(file: &DraftHistoryFile) -> Value {
     json!({ "path": file.path, "bytes": file.bytes, "used_at": timestamp(unix_s(file.used)) })
 }
 

@@ -62,6 +62,15 @@ pub fn answer(
     Ok(summary)
 }
 
+/// Returns draft tokens by where they came from.
+fn draft_sources_json(timings: &Timings) -> serde_json::Value {
+    let counts = timings.draft_sources.by_name();
+    let object = counts.map(|(source, count)| {
+        (source, json!({ "draft_tokens": count.draft_tokens, "accepted_tokens": count.accepted_tokens }))
+    });
+    object.into_iter().collect()
+}
+
 /// Returns the object `--json` answers with; `session` only where there is one.
 pub fn summary_json(summary: &GenerationSummary, session: Option<&Resume>) -> serde_json::Value {
     let timings = &summary.timings;
@@ -81,6 +90,7 @@ pub fn summary_json(summary: &GenerationSummary, session: Option<&Resume>) -> se
             "disk_tokens": timings.disk_tokens,
             "draft_tokens": timings.draft_tokens,
             "accepted_tokens": timings.accepted_tokens,
+            "draft_sources": draft_sources_json(timings),
             // The names before, for one more release.
             "guessed_tokens": timings.draft_tokens,
             "right_tokens": timings.accepted_tokens,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use ruvllm_kernels::Isa;
 
+use crate::tools::args::count;
+use crate::tools::args::speculation::DRAFT_HISTORY_MIB_MAX;
 use crate::tools::error::{Error, Result};
 use crate::tools::source::SourceKind;
 
@@ -28,6 +30,10 @@ const VARIABLES: &[Variable] = &[
         help: "instruction set: scalar, neon, avx2, avxvnni, avx512 or amx [default: the best there is]",
     },
     Variable { name: "RUVLLM_THREADS", help: "worker threads where --threads is not given" },
+    Variable {
+        name: "RUVLLM_DRAFT_HISTORY",
+        help: "MiB of earlier prompts and answers that drafts are made of, where --draft-history is not given [default: 32]",
+    },
     Variable { name: "RUVLLM_API_KEYS", help: "API keys of 'ruvllm serve': 'name:key', several with commas between" },
     Variable { name: "RUVLLM_REMOTE_KEY", help: "key of the other server, with '--backend remote'" },
     Variable { name: "HF_HOME, HF_ENDPOINT", help: "cache folder and address of the Hugging Face hub" },
@@ -46,6 +52,8 @@ pub struct Settings {
     pub isa: Isa,
     /// Threads to use where `--threads` is not given (`RUVLLM_THREADS`).
     pub n_threads: Option<usize>,
+    /// MiB of texts that drafts are made of, where `--draft-history` is not given (`RUVLLM_DRAFT_HISTORY`).
+    pub draft_history_mib: Option<usize>,
     /// API keys of a server (`RUVLLM_API_KEYS`), each 'name key'.
     pub api_keys: Vec<String>,
     /// Key of the other server (`RUVLLM_REMOTE_KEY`).
@@ -73,6 +81,7 @@ impl Settings {
             sources: get("RUVLLM_SOURCES").map(|list| parse_sources(&list)).transpose()?,
             isa: get("RUVLLM_ISA").map_or(Ok(Isa::best()), |name| parse_isa(&name))?,
             n_threads: get("RUVLLM_THREADS").map(|count| parse_threads(&count)).transpose()?,
+            draft_history_mib: get("RUVLLM_DRAFT_HISTORY").map(|mib| parse_mib(&mib)).transpose()?,
             api_keys: get("RUVLLM_API_KEYS").map_or(Ok(Vec::new()), |list| parse_api_keys(&list))?,
             remote_key: get("RUVLLM_REMOTE_KEY"),
             ollama_dir: ollama_dir(&get),
@@ -159,6 +168,11 @@ fn parse_threads(count: &str) -> Result<usize> {
         .ok_or_else(|| Error::usage(format_args!("RUVLLM_THREADS is '{count}'; use a number from 1 to 1024")))
 }
 
+fn parse_mib(mib: &str) -> Result<usize> {
+    count::<0, DRAFT_HISTORY_MIB_MAX>(mib)
+        .map_err(|range| Error::usage(format_args!("RUVLLM_DRAFT_HISTORY is '{mib}'; {range}")))
+}
+
 /// Tells whether the hub's cache folder can be found: `HF_HOME`, or a home folder.
 pub fn has_hub_cache() -> bool {
     env::var_os("HF_HOME").is_some() || env::home_dir().is_some()
@@ -209,6 +223,8 @@ mod tests {
             ("RUVLLM_SOURCES", ","),
             ("RUVLLM_ISA", "mmx"),
             ("RUVLLM_THREADS", "0"),
+            ("RUVLLM_DRAFT_HISTORY", "-1"),
+            ("RUVLLM_DRAFT_HISTORY", "lots"),
             ("RUVLLM_API_KEYS", "secret"),
             ("RUVLLM_API_KEYS", "a:b c"),
         ] {

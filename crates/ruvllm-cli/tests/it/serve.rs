@@ -333,3 +333,51 @@ fn models_of_a_folder_are_served_by_name() {
     let answer = server.ask("POST /v1/completions", &long);
     assert!(answer.contains(r#""model":"b""#), "{answer}");
 }
+
+#[test]
+fn texts_for_drafts_are_kept_for_the_next_start_shown_and_removed() {
+    let bench = Bench::new();
+    let (kv, learned) = (bench.path("home/kv"), bench.path("home/learned"));
+    let [folder, key] = [kv.to_str().expect("a plain path"), "key"];
+    let key = bench.file(key, [7; 32]);
+    let body =
+        json!({ "prompt": "one two three four five six", "max_tokens": 24, "ignore_eos": true, "temperature": 0 });
+    let accepted = |args: &[&str]| {
+        let server = Server::start(&bench, args);
+        server.ask("POST /v1/completions", &body);
+        let metrics = server.ask("GET /metrics", &json!({}));
+        let is_meant = |line: &&str| {
+            line.starts_with("ruvllm_spec_source_accepted_tokens_total{") && line.contains("source=\"history\"")
+        };
+        let line = metrics.lines().find(is_meant).unwrap_or_else(|| panic!("{metrics}"));
+        let n: f64 = line.rsplit(' ').next().and_then(|n| n.trim().parse().ok()).expect("a number");
+        server.end("-TERM");
+        n
+    };
+    assert_eq!(accepted(&["--cache-dir", folder]), 0.0);
+    assert!(accepted(&["--cache-dir", folder]) >= 10.0);
+    assert_eq!(accepted(&["--cache-dir", folder, "--draft-history", "0"]), 0.0);
+    assert_eq!(accepted(&[]), 0.0, "nothing is kept without a folder");
+    // Learning alone keeps them where it keeps what it learned, encrypted with its key.
+    let key = key.to_str().expect("a plain path");
+    assert_eq!(accepted(&["--learn", "--learn-key", key]), 0.0);
+    assert!(accepted(&["--learn", "--learn-key", key]) >= 10.0);
+    let stats = bench.json(["cache", "stats", "--json"]);
+    let paths: Vec<&str> =
+        stats["drafts"].as_array().expect("a list").iter().filter_map(|file| file["path"].as_str()).collect();
+    assert!(paths.len() == 2 && paths[0].starts_with(folder), "{stats}");
+    assert!(Path::new(paths[1]).starts_with(learned), "{stats}");
+    assert!(
+        stats["drafts"][0]["bytes"].as_u64() > Some(0)
+            && stats["bytes"].as_u64() > stats["drafts"][0]["bytes"].as_u64()
+    );
+    let shown = bench.run(["cache", "stats"]);
+    assert!(text(&shown.stdout).contains("are earlier texts that drafts are made of (2 models)"), "{shown:?}");
+    // Those that only sessions are to be kept of stay.
+    assert_eq!(bench.json(["cache", "clear", "--keep-sessions", "--json"])["drafts"], json!([]));
+    let removed = bench.json(["cache", "clear", "--json"]);
+    assert_eq!(removed["drafts"].as_array().map(Vec::len), Some(2), "{removed}");
+    assert_eq!(bench.json(["cache", "stats", "--json"])["drafts"], json!([]));
+    let wrong = bench.run(["serve", "--draft-history", "lots"]);
+    assert!(error_line(&wrong, 2).contains("--draft-history"), "{wrong:?}");
+}

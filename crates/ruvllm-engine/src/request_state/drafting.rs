@@ -3,13 +3,13 @@
 use super::RequestState;
 use crate::runner::ModelRunner;
 use crate::speculate::tree::Forks;
-use crate::speculate::{DraftContext, Drafter, History, Speculator};
+use crate::speculate::{DraftContext, DraftSources, Drafter, History, Speculator};
 use ruvllm_backend::{Segment, SeqId};
 
 impl RequestState {
-    /// Returns how many draft tokens there were so far, and how many were accepted.
-    pub(crate) fn draft_counts(&self) -> (usize, usize) {
-        self.draft_counts
+    /// Returns how many draft tokens there were so far, by source.
+    pub(crate) fn draft_sources(&self) -> DraftSources {
+        self.speculator.as_ref().map(Speculator::counts).unwrap_or_default()
     }
 
     /// Returns how many draft tokens there are.

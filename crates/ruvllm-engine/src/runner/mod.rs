@@ -22,7 +22,7 @@ use ruvllm_text::template::ChatTemplate;
 use ruvllm_text::tokenizer::Tokenizer;
 pub use vocabulary::Vocabulary;
 
-use crate::speculate::{DraftInfo, History};
+use crate::speculate::{DraftInfo, History, HistoryKeeper};
 use crate::{EngineError, ErrorKind};
 
 /// Result that is read from the vectors of a text's tokens.
@@ -99,7 +99,25 @@ impl ModelRunner {
     /// Limits the bytes of earlier prompts and answers that drafts are made of, 32 MiB at first; those that are there are
     /// forgotten. With 0 drafts are made of the request's own text alone.
     pub fn set_history_bytes(&mut self, budget_bytes: usize) {
-        self.history = History::new(budget_bytes);
+        self.history.set_budget(budget_bytes);
+    }
+
+    /// Returns the most bytes that earlier prompts and answers may take.
+    pub fn history_budget_bytes(&self) -> usize {
+        self.history.budget_bytes()
+    }
+
+    /// Has `keeper` told what is appended to the texts of each tenant that drafts are made of, so that it can be brought back
+    /// by [`ModelRunner::restore_history`].
+    pub fn set_history_keeper(&mut self, keeper: HistoryKeeper) {
+        self.history.set_keeper(keeper);
+    }
+
+    /// Brings back what a keeper was told of a tenant, in the same order. Returns false if there are tokens that the model's
+    /// vocabulary does not have: then nothing is taken.
+    pub fn restore_history(&mut self, tenant: u64, texts: &[u32]) -> bool {
+        let n_vocab = self.info().n_vocab;
+        self.history.restore(tenant, texts, n_vocab)
     }
 
     /// Returns the bytes that earlier prompts and answers take, of which drafts are made.
@@ -110,6 +128,11 @@ impl ModelRunner {
     /// Forgets the prompts and answers of a tenant that drafts are made of.
     pub fn forget_history(&mut self, tenant: u64) {
         self.history.forget(tenant);
+    }
+
+    /// Forgets the prompts and answers of all other tenants.
+    pub fn forget_other_histories(&mut self, tenants: &[u64]) {
+        self.history.forget_others(tenants);
     }
 
     pub(crate) fn history(&self) -> &History {

@@ -268,9 +268,9 @@ impl Task {
         self.answer.n_drafted()
     }
 
-    /// Returns how many tokens were drafted for it so far, and how many were accepted.
-    pub(super) fn draft_counts(&self) -> (usize, usize) {
-        self.answer.draft_counts()
+    /// Returns how many draft tokens were accepted so far.
+    pub(super) fn n_accepted(&self) -> usize {
+        self.answer.draft_sources().total().accepted_tokens
     }
 
     /// Returns whether it writes its answer.

@@ -115,6 +115,6 @@ impl Scheduler<'_> {
     }
 
     fn n_accepted(&self) -> usize {
-        self.running.iter().map(|task| task.draft_counts().1).sum()
+        self.running.iter().map(|task| task.n_accepted()).sum()
     }
 }

@@ -123,6 +123,8 @@ pub struct ServiceStats {
     pub kv: Usage,
     /// Bytes of the blocks that somebody holds, by format.
     pub kv_bytes: Vec<(&'static str, usize)>,
+    /// Bytes of earlier prompts and answers that drafts are made of.
+    pub history_bytes: usize,
     /// Seconds that a request took from the first step to the last, lately.
     pub request_s: f64,
 }

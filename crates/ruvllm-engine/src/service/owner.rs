@@ -307,13 +307,13 @@ impl<'a> Owner<'a> {
         let is_due = now || self.stats_at.is_none_or(|at| at.elapsed() >= STATS_INTERVAL);
         let slow = is_due.then(|| {
             let runner: &ModelRunner = scheduler.runner();
-            (runner.cache_stats(), runner.kv_usage(), runner.kv_bytes_by_format())
+            (runner.cache_stats(), runner.kv_usage(), runner.kv_bytes_by_format(), runner.history_bytes())
         });
         let mut stats = shared.stats();
         (stats.n_running, stats.n_waiting) = (scheduler.n_running(), scheduler.n_waiting());
         (stats.n_embeds_waiting, stats.scheduler) = (self.embeds.len(), scheduler.stats());
         if let Some(slow) = slow {
-            (stats.cache, stats.kv, stats.kv_bytes) = slow;
+            (stats.cache, stats.kv, stats.kv_bytes, stats.history_bytes) = slow;
             self.stats_at = Some(Instant::now());
         }
     }

@@ -56,6 +56,14 @@ impl Service {
         self.run(Box::new(move |runner| runner.forget_history(tenant)))
     }
 
+    /// Forgets the prompts and answers of all other tenants, as [`Service::forget_history`] does.
+    ///
+    /// # Errors
+    /// As [`Service::forget_history`].
+    pub fn forget_other_histories(&self, tenants: Vec<u64>) -> Result<(), EngineError> {
+        self.run(Box::new(move |runner| runner.forget_other_histories(&tenants)))
+    }
+
     /// Returns what work on the owner's thread gives.
     fn within<T: Send + 'static>(
         &self,

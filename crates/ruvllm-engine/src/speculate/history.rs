@@ -43,12 +43,17 @@ const TOKEN_BYTES: usize = 16;
 /// Least tokens of a tenant's tables.
 const TOKENS_MIN: usize = 1 << 10;
 
+/// Function that is told what was appended to a tenant's texts, on the thread of the engine: it must not block. What it is told
+/// goes to [`ModelRunner::restore_history`](crate::ModelRunner::restore_history) in another process, in the same order.
+pub type HistoryKeeper = Box<dyn FnMut(u64, &[u32]) + Send>;
+
 /// Earlier prompts and answers of all tenants.
 pub(crate) struct History {
     budget_bytes: usize,
     tenants: HashMap<u64, Texts>,
     /// Counts uses, to know the tenant that was used longest ago.
     clock: u64,
+    keeper: Option<HistoryKeeper>,
 }
 
 /// A place of the history that goes on from where the context ends.
@@ -63,7 +68,23 @@ pub(super) struct Match<'a> {
 impl History {
     /// Makes an empty history of so many bytes; of 0 it stays empty.
     pub(crate) fn new(budget_bytes: usize) -> History {
-        History { budget_bytes, tenants: HashMap::new(), clock: 0 }
+        History { budget_bytes, tenants: HashMap::new(), clock: 0, keeper: None }
+    }
+
+    /// Returns the bytes that its tables may take.
+    pub(crate) fn budget_bytes(&self) -> usize {
+        self.budget_bytes
+    }
+
+    /// Forgets everything, and has another budget from now on.
+    pub(crate) fn set_budget(&mut self, budget_bytes: usize) {
+        self.budget_bytes = budget_bytes;
+        self.tenants.clear();
+    }
+
+    /// Has `keeper` told what is appended from now on.
+    pub(crate) fn set_keeper(&mut self, keeper: HistoryKeeper) {
+        self.keeper = Some(keeper);
     }
 
     /// Returns the bytes that its tables take.
@@ -74,24 +95,69 @@ impl History {
     /// Takes a text of a tenant, the context of an answer that is over. A tenant has at most half of the budget, and the one that
     /// was served longest ago gives its place up.
     pub(crate) fn add(&mut self, tenant: u64, tokens: &[u32]) {
-        let n_max = self.budget_bytes / 2 / TOKEN_BYTES;
+        let n_max = self.n_tokens_max();
         if n_max < TOKENS_MIN || tokens.len() <= RUN {
             return;
         }
-        self.clock += 1;
-        let texts = self.tenants.entry(tenant).or_insert_with(|| Texts::with_capacity(TOKENS_MIN));
-        texts.used = self.clock;
-        texts.add(&tokens[tokens.len().saturating_sub(n_max / 2)..], n_max);
-        while self.n_bytes() > self.budget_bytes
-            && let Some(&oldest) = self.tenants.iter().min_by_key(|(_, texts)| texts.used).map(|(tenant, _)| tenant)
-        {
-            self.tenants.remove(&oldest);
+        let texts = self.texts_of(tenant);
+        let start = texts.tokens.len();
+        texts.append(&tokens[tokens.len().saturating_sub(n_max / 2)..]);
+        if let Some(keeper) = &mut self.keeper {
+            keeper(tenant, &self.tenants[&tenant].tokens[start..]);
         }
+        self.trim(tenant);
+    }
+
+    /// Takes what a keeper was told of a tenant in another process; of tokens of a vocabulary of `n_vocab`. Returns false for
+    /// others: then nothing is taken.
+    pub(crate) fn restore(&mut self, tenant: u64, tokens: &[u32], n_vocab: usize) -> bool {
+        let is_known = |&token: &u32| token == SEPARATOR || (token as usize) < n_vocab;
+        if !tokens.iter().all(is_known) {
+            return false;
+        }
+        if self.n_tokens_max() >= TOKENS_MIN {
+            let texts = self.texts_of(tenant);
+            tokens.iter().for_each(|&token| texts.push(token));
+            texts.push(SEPARATOR);
+            self.trim(tenant);
+        }
+        true
     }
 
     /// Forgets all of a tenant's texts.
     pub(crate) fn forget(&mut self, tenant: u64) {
         self.tenants.remove(&tenant);
+    }
+
+    /// Forgets the texts of all other tenants.
+    pub(crate) fn forget_others(&mut self, tenants: &[u64]) {
+        self.tenants.retain(|tenant, _| tenants.contains(tenant));
+    }
+
+    /// Returns the most tokens that a tenant has.
+    fn n_tokens_max(&self) -> usize {
+        self.budget_bytes / 2 / TOKEN_BYTES
+    }
+
+    /// Returns the texts of a tenant, which is used now.
+    fn texts_of(&mut self, tenant: u64) -> &mut Texts {
+        self.clock += 1;
+        let texts = self.tenants.entry(tenant).or_insert_with(|| Texts::with_capacity(TOKENS_MIN));
+        texts.used = self.clock;
+        texts
+    }
+
+    /// Makes room after a tenant's texts have grown.
+    fn trim(&mut self, tenant: u64) {
+        let n_max = self.n_tokens_max();
+        if let Some(texts) = self.tenants.get_mut(&tenant) {
+            texts.trim(n_max);
+        }
+        while self.n_bytes() > self.budget_bytes
+            && let Some(&oldest) = self.tenants.iter().min_by_key(|(_, texts)| texts.used).map(|(tenant, _)| tenant)
+        {
+            self.tenants.remove(&oldest);
+        }
     }
 
     /// Returns the places where a tenant's texts go on from the end of `context`.
@@ -185,9 +251,8 @@ impl Texts {
         self.before.push(std::mem::replace(&mut self.heads[head], end as u32));
     }
 
-    /// Appends a text, but for what stands here already, as the longest match says; of more than `n_max` tokens the newer half
-    /// stays.
-    fn add(&mut self, text: &[u32], n_max: usize) {
+    /// Appends a text, but for what stands here already, as the longest match says.
+    fn append(&mut self, text: &[u32]) {
         let mut at = 0;
         while at < text.len() {
             if at.is_multiple_of(KNOWN / 4)
@@ -204,6 +269,10 @@ impl Texts {
             at += 1;
         }
         self.push(SEPARATOR);
+    }
+
+    /// Of more than `n_max` tokens keeps the newer half; makes more heads where there are more tokens than those.
+    fn trim(&mut self, n_max: usize) {
         if self.tokens.len() > n_max {
             let newer = self.tokens.split_off(self.tokens.len() - n_max / 2);
             self.chain_anew(newer, n_max);
@@ -314,6 +383,42 @@ mod tests {
         }
         let n_tokens = history.tenants[&1].tokens.len();
         assert!((5000..5000 + 20 * (KNOWN + 20)).contains(&n_tokens), "{n_tokens} tokens");
+    }
+
+    #[test]
+    fn what_a_keeper_was_told_is_drafted_from_in_another_process() {
+        use std::sync::{Arc, Mutex};
+        let told: Arc<Mutex<Vec<(u64, Vec<u32>)>>> = Arc::default();
+        let (mut history, of_keeper) = (History::new(1 << 20), Arc::clone(&told));
+        history.set_keeper(Box::new(move |tenant, tokens| {
+            of_keeper.lock().expect("no panic").push((tenant, tokens.to_vec()));
+        }));
+        let text: Vec<u32> = (0..1000).collect();
+        for n in 0..3 {
+            history.add(1, &[&text[..], &[5000 + n; 3]].concat());
+        }
+        history.add(2, &[9, 8, 7, 6, 5, 4]);
+        history.add(2, &[1, 2]);
+        let told = std::mem::take(&mut *told.lock().expect("no panic"));
+        let lengths: Vec<usize> = told.iter().map(|(_, tokens)| tokens.len()).collect();
+        assert!(lengths[0] > 1000 && lengths[1] < KNOWN && lengths.len() == 4, "only what is new is told: {lengths:?}");
+        let mut again = History::new(1 << 20);
+        assert!(told.iter().all(|(tenant, tokens)| again.restore(*tenant, tokens, 6000)));
+        for (tenant, context) in [(1, &text[900..]), (1, &[100, 101, 102, 103, 104]), (2, &[9, 8, 7, 6])] {
+            let drafted = |history: &History| {
+                let mut all = context.to_vec();
+                history.find(tenant, context).expect("it is there").continue_with(&mut all, 8);
+                all
+            };
+            assert_eq!(drafted(&again), drafted(&history), "{tenant}: {context:?}");
+        }
+        assert!(again.find(2, &text[900..]).is_none() && again.find(1, &[9, 8, 7, 6]).is_none());
+        // Tokens of another vocabulary are not taken.
+        assert!(!again.restore(3, &[1, 2, 3, 4, 5, 6000], 6000) && again.find(3, &[1, 2, 3, 4]).is_none());
+        again.forget_others(&[2]);
+        assert!(again.find(1, &text[900..]).is_none() && again.find(2, &[9, 8, 7, 6]).is_some());
+        again.set_budget(0);
+        assert!(again.restore(1, &[1, 2, 3, 4, 5], 6000) && again.n_bytes() == 0);
     }
 
     #[test]

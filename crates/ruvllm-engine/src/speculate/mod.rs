@@ -27,6 +27,7 @@ pub use draft::DraftInfo;
 pub(crate) use draft::{DraftContext, Drafter};
 use draft_length::DraftLength;
 pub(crate) use history::History;
+pub use history::HistoryKeeper;
 use history::n_common_last;
 use ngram::Index;
 use ruvllm_backend::Segment;
@@ -60,6 +61,41 @@ impl FromStr for Speculation {
     }
 }
 
+/// Draft tokens of one source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftCount {
+    /// Tokens that were drafted.
+    pub draft_tokens: usize,
+    /// Those of them that the model accepted.
+    pub accepted_tokens: usize,
+}
+
+/// Draft tokens by where they came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftSources {
+    /// From the request's own prompt and answer.
+    pub context: DraftCount,
+    /// From earlier prompts and answers of the tenant.
+    pub history: DraftCount,
+    /// From the draft model.
+    pub model: DraftCount,
+}
+
+impl DraftSources {
+    /// Returns the counts by the name of their source, as JSON and metrics have it.
+    pub fn by_name(&self) -> [(&'static str, DraftCount); 3] {
+        [("context", self.context), ("history", self.history), ("model", self.model)]
+    }
+
+    /// Returns the counts of all sources together.
+    pub fn total(&self) -> DraftCount {
+        self.by_name().iter().fold(DraftCount::default(), |sum, (_, count)| DraftCount {
+            draft_tokens: sum.draft_tokens + count.draft_tokens,
+            accepted_tokens: sum.accepted_tokens + count.accepted_tokens,
+        })
+    }
+}
+
 /// Where the draft tokens at hand are from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -84,6 +120,7 @@ pub(crate) struct Speculator {
     texts: Option<TextDrafts>,
     draft: Option<Drafter>,
     source: Source,
+    counts: DraftSources,
     /// The most tokens that the backend takes back at once.
     n_rewind_max: usize,
 }
@@ -103,8 +140,8 @@ impl Speculator {
             of_history: DraftLength::new(0.0),
         });
         let draft = draft.map(|info| Drafter::new(info, sampler));
-        let source = Source::Context;
-        (texts.is_some() || draft.is_some()).then_some(Speculator { texts, draft, source, n_rewind_max })
+        let (source, counts) = (Source::Context, DraftSources::default());
+        (texts.is_some() || draft.is_some()).then_some(Speculator { texts, draft, source, counts, n_rewind_max })
     }
 
     /// Appends up to `n_max` draft tokens to `context`, which begins with what it began with the last time: by the text so far,
@@ -163,8 +200,21 @@ impl Speculator {
         self.draft.as_ref().and_then(|drafter| drafter.segment(draft, context))
     }
 
-    /// Takes note of what became of draft tokens: `n_kept` tokens of the context are right.
-    pub(crate) fn learn(&mut self, n_drafted: usize, n_accepted: usize, n_kept: usize) {
+    /// Returns how many draft tokens there were so far, by source.
+    pub(crate) fn counts(&self) -> DraftSources {
+        self.counts
+    }
+
+    /// Takes note of what became of draft tokens: `n_kept` tokens of the context are right, and `n_branched` tokens were tried
+    /// beside the chain.
+    pub(crate) fn learn(&mut self, n_drafted: usize, n_branched: usize, n_accepted: usize, n_kept: usize) {
+        let count = match self.source {
+            Source::Context => &mut self.counts.context,
+            Source::History => &mut self.counts.history,
+            Source::Model => &mut self.counts.model,
+        };
+        count.draft_tokens += n_drafted + n_branched;
+        count.accepted_tokens += n_accepted;
         match (self.source, &mut self.texts, &mut self.draft) {
             (Source::Model, _, Some(draft)) => draft.learn(n_drafted, n_accepted, n_kept),
             (Source::History, Some(texts), _) => texts.of_history.learn(n_drafted, n_accepted),

@@ -2,4 +2,5 @@
 
 mod approx_head;
 mod autotune;
+mod draft_history;
 mod learning;

@@ -259,6 +259,8 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
         let has_changed = if is_asked { server.keys.read_again() } else { server.keys.look() };
         if has_changed {
             server.models.set_quotas();
+            let of_thread = Arc::clone(&server);
+            tokio::task::spawn_blocking(move || of_thread.models.forget_gone());
         }
         if let Some(tls) = &tls {
             tls.look();
@@ -276,6 +278,7 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
             let kept = Arc::clone(&server.stored);
             tokio::task::spawn_blocking(move || {
                 models.iter().for_each(|model| drop(model.save_learned()));
+                models.iter().for_each(|model| model.tell_unkept_texts());
                 kept.expire();
             });
         }

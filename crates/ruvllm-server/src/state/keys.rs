@@ -237,6 +237,14 @@ impl Keys {
         }
     }
 
+    /// Returns the numbers of the tenants that there are.
+    pub(crate) fn tenants(&self) -> Vec<u64> {
+        match self.options.is_open() {
+            true => vec![Tenant::everybody().id],
+            false => self.lock().keys.iter().map(|(_, tenant)| tenant.id).collect(),
+        }
+    }
+
     /// Returns what tenants may hold, also of those that had a limit once.
     pub(crate) fn quotas(&self) -> Vec<(u64, Quota)> {
         let mut state = self.lock();
@@ -387,6 +395,7 @@ mod tests {
         );
         assert_eq!((ann.id, bob.priority), (other.id, -3));
         assert_ne!(ann.id, bob.id);
+        assert_eq!(keys.tenants(), [ann.id, bob.id, ann.id]);
         let places = [ann.enter().expect("one"), ann.enter().expect("two")];
         assert_eq!(ann.enter().map(drop).map_err(|error| error.status), Err(StatusCode::TOO_MANY_REQUESTS));
         drop(places);

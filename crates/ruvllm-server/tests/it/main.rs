@@ -7,6 +7,7 @@ mod answers;
 mod client;
 mod clients;
 mod dialects;
+mod drafts;
 mod garbage;
 mod http;
 mod learning;

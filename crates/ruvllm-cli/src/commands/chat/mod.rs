@@ -10,7 +10,7 @@ use ruvllm_engine::LoadOptions;
 use crate::tools::app::App;
 use crate::tools::args::cache::CacheArgs;
 use crate::tools::args::sampling::SamplingArgs;
-use crate::tools::args::speculation::SpeculationArgs;
+use crate::tools::args::speculation::{DraftHistoryArgs, SpeculationArgs};
 use crate::tools::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs};
 use crate::tools::backend::LocalBackend;
 use crate::tools::error::{Error, Result};
@@ -70,6 +70,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     speculation: SpeculationArgs,
     #[command(flatten)]
+    draft_history: DraftHistoryArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -128,6 +130,7 @@ impl ChatArgs {
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
         let mut engine = app.load_cached(backend, &path, load, &self.cache)?;
         template::apply(&mut engine, template.as_deref())?;
+        engine.runner_mut().set_history_bytes(self.draft_history.bytes_max(&app.settings));
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }
@@ -155,6 +158,7 @@ impl ChatArgs {
             ("--cache-dir", self.cache.cache_dir.is_some()),
             ("--no-prefix-cache", self.cache.no_prefix_cache),
             ("--draft-model", self.speculation.draft_model.is_some()),
+            ("--draft-history", self.draft_history.draft_history.is_some()),
         ])?;
         remote::samplers(&self.sampling.params())?;
         let reader = self.reader(app)?;

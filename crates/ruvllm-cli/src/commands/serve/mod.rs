@@ -11,12 +11,12 @@ use clap::{Args, ValueEnum};
 use ruvllm_engine::{KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
 use ruvllm_learning::{BackgroundOptions, LearningOptions, MaintenanceOptions};
-use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions};
+use ruvllm_server::{AdapterOptions, DraftTextsOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions};
 use ruvllm_witness::WitnessOptions;
 
 use crate::tools::app::App;
 use crate::tools::args::sampling::SamplingArgs;
-use crate::tools::args::speculation::SpeculationArgs;
+use crate::tools::args::speculation::{DraftHistoryArgs, SpeculationArgs};
 use crate::tools::args::{ContextArgs, LoadArgs, MAX_CTX, count};
 use crate::tools::backend::LocalBackend;
 use crate::tools::error::{Error, Result, one_line};
@@ -205,6 +205,8 @@ pub struct ServeArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
+    #[command(flatten)]
+    draft_history: DraftHistoryArgs,
     /// How the log is written: as text, or as JSON with one object a line
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Server")]
     log_format: LogFormat,
@@ -393,6 +395,7 @@ impl ServeArgs {
                 self.alias.get(i).map(|names| words_of(names).into_iter().skip(1).collect()).unwrap_or_default();
             let source = source.with_aliases(aliases).with_tags(self.llama_server.tags_of(i));
             let source = source.with_file(file).with_adapters(self.adapters(app, name, i == 0)?);
+            let source = source.with_draft_texts(self.draft_texts(app, name));
             models.push(match engine {
                 Some(engine) => source.with_engine(engine),
                 None => source,
@@ -429,6 +432,16 @@ impl ServeArgs {
     /// Returns the cache folder of a model: of several each has its own within.
     fn cache_dir(&self, name: &str) -> Option<PathBuf> {
         self.cache_dir.as_ref().map(|folder| self.own_folder(folder, name))
+    }
+
+    /// Returns what is kept of texts that drafts are made of: in the cache folder, else where learned state is.
+    fn draft_texts(&self, app: &App, name: &str) -> DraftTextsOptions {
+        let learned = || self.learn.then(|| app.settings.learned_dir());
+        DraftTextsOptions {
+            bytes_max: self.draft_history.bytes_max(&app.settings),
+            folder: self.cache_dir(name).or_else(learned),
+            key: self.learn_key.clone(),
+        }
     }
 
     /// Returns what a model has of a folder: of several each has its own within.

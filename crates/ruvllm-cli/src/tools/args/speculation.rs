@@ -4,6 +4,8 @@ use clap::Args;
 use ruvllm_engine::{DraftOptions, Speculation};
 
 use crate::tools::app::App;
+use crate::tools::args::count;
+use crate::tools::env::Settings;
 use crate::tools::error::{Error, Result};
 
 /// Options of speculative decoding.
@@ -42,5 +44,28 @@ impl SpeculationArgs {
         self.check(app)?;
         let Some(name) = self.draft_model.as_deref() else { return Ok(None) };
         Ok(Some(DraftOptions { path: app.store().locate(name, true)?, n_branches: 1 }))
+    }
+}
+
+/// Options of drafts from earlier prompts and answers.
+#[derive(Args, Clone, Debug)]
+pub struct DraftHistoryArgs {
+    /// Most MiB of earlier prompts and answers that drafts are made of; 0 makes them of the request's own text alone [default: 32]
+    ///
+    /// Each key has drafts from its own texts only. A server with --cache-dir or --learn keeps them for its next start.
+    #[arg(long, value_name = "MIB", value_parser = count::<0, DRAFT_HISTORY_MIB_MAX>, help_heading = "Model")]
+    pub draft_history: Option<usize>,
+}
+
+/// The most MiB of earlier texts that can be asked for.
+pub const DRAFT_HISTORY_MIB_MAX: usize = 1 << 14;
+
+/// MiB of earlier texts where nothing else is said.
+const DRAFT_HISTORY_MIB: usize = 32;
+
+impl DraftHistoryArgs {
+    /// Returns the most bytes of earlier texts: the option, else `RUVLLM_DRAFT_HISTORY`, else 32 MiB.
+    pub fn bytes_max(&self, settings: &Settings) -> usize {
+        self.draft_history.or(settings.draft_history_mib).unwrap_or(DRAFT_HISTORY_MIB) << 20
     }
 }

@@ -115,9 +115,9 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         method: Method::DELETE,
         path: "/v1/memory",
-        summary: "Forgets everything that the first model has learned from requests of this key",
+        summary: "Forgets everything that the first model has learned from requests of this key, and the texts that drafts are made of",
         fields: &[],
-        answers: STATUS,
+        answers: &["model", "enabled"],
         run: Handler::Model(forget),
         ..POST
     },
@@ -209,8 +209,12 @@ fn refused(field: &str, error: EngineError) -> ApiError {
 fn forget(call: Call) -> HandlerFuture {
     Box::pin(async move {
         offload(move || {
+            // Drafts are made of earlier texts where nothing is learned as well.
+            call.server.models.forget_texts(call.tenant.id)?;
+            if call.model.learning.is_none() {
+                return Ok(json_response(StatusCode::OK, &json!({ "model": &*call.model.name, "enabled": false })));
+            }
             model_state(&call.model)?.tenant(&call.tenant)?.forget()?;
-            call.model.service()?.forget_history(call.tenant.id)?;
             note(&call, "all that was taught was forgotten");
             status_json(&call)
         })

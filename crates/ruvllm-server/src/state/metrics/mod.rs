@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use ruvllm_engine::{EngineError, GenerationSummary, Observer, ServiceStats, Step, Timings};
+use ruvllm_engine::{DraftSources, EngineError, GenerationSummary, Observer, ServiceStats, Step, Timings};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::witness::LogStats;
 
@@ -30,6 +30,13 @@ const HELP: &[(Type, &str, &str)] = &[
     (Type::Counter, "ruvllm_generated_tokens_total", "tokens written"),
     (Type::Counter, "ruvllm_spec_draft_tokens_total", "draft tokens of speculative decoding"),
     (Type::Counter, "ruvllm_spec_accepted_tokens_total", "draft tokens that the model accepted"),
+    (
+        Type::Counter,
+        "ruvllm_spec_source_draft_tokens_total",
+        "draft tokens by source: context (the request's own text), history (earlier texts of the tenant) or model (the draft model)",
+    ),
+    (Type::Counter, "ruvllm_spec_source_accepted_tokens_total", "draft tokens that the model accepted, by source"),
+    (Type::Gauge, "ruvllm_spec_history_bytes", "bytes of earlier prompts and answers that drafts are made of"),
     (
         Type::Counter,
         "ruvllm_guessed_tokens_total",
@@ -192,6 +199,11 @@ impl Metrics {
             generated_tokens: self.counter("ruvllm_generated_tokens_total", &[label]),
             drafted: self.counter("ruvllm_spec_draft_tokens_total", &[label]),
             accepted: self.counter("ruvllm_spec_accepted_tokens_total", &[label]),
+            by_source: DraftSources::default().by_name().map(|(source, _)| {
+                let labels = [label, ("source", source)];
+                let drafted = self.counter("ruvllm_spec_source_draft_tokens_total", &labels);
+                (drafted, self.counter("ruvllm_spec_source_accepted_tokens_total", &labels))
+            }),
             right_guesses: self.counter("ruvllm_guessed_tokens_total", &[label, ("guess", "right")]),
             wrong_guesses: self.counter("ruvllm_guessed_tokens_total", &[label, ("guess", "wrong")]),
             finished: ["stop", "length", "cancelled", "deadline", "error"].map(|reason| (reason, finished(reason))),
@@ -210,6 +222,7 @@ impl Metrics {
             self.gauge("ruvllm_kv_bytes", &[label, ("format", format)]).set(bytes as f64);
         }
         self.gauge("ruvllm_kv_committed_bytes", &[label]).set(now.kv.committed_bytes as f64);
+        self.gauge("ruvllm_spec_history_bytes", &[label]).set(now.history_bytes as f64);
         let blocks = [("free", now.kv.free), ("cached", now.kv.cached_only), ("in_use", now.kv.in_use)];
         for (state, n) in blocks {
             self.gauge("ruvllm_kv_blocks", &[label, ("state", state)]).set(n as f64);
@@ -300,6 +313,8 @@ pub(crate) struct EngineObserver {
     generated_tokens: Counter,
     drafted: Counter,
     accepted: Counter,
+    /// Drafted and accepted tokens, in the order of [`DraftSources::by_name`].
+    by_source: [(Counter, Counter); 3],
     right_guesses: Counter,
     wrong_guesses: Counter,
     /// By reason.
@@ -330,6 +345,10 @@ impl EngineObserver {
         let (n_drafted, n_accepted) = (timings.draft_tokens, timings.accepted_tokens);
         self.drafted.increment(n_drafted as u64);
         self.accepted.increment(n_accepted as u64);
+        for ((drafted, accepted), (_, count)) in self.by_source.iter().zip(timings.draft_sources.by_name()) {
+            drafted.increment(count.draft_tokens as u64);
+            accepted.increment(count.accepted_tokens as u64);
+        }
         self.right_guesses.increment(n_accepted as u64);
         self.wrong_guesses.increment(n_drafted.saturating_sub(n_accepted) as u64);
         self.queue.record(timings.queue_ms / 1e3);

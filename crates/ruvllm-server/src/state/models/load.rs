@@ -10,12 +10,12 @@ use ruvllm_api::error::ApiError;
 use ruvllm_engine::tuner::Tuner;
 use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_learning::autotune::Autotuner;
-use ruvllm_learning::{CalibrationProgress, Learning};
+use ruvllm_learning::{CalibrationProgress, DraftHistory, DraftHistoryOptions, Learning};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
 
 use super::remote::RemoteModel;
-use super::slot::{Answers, Model, RemoteSource, Slot, State};
+use super::slot::{Answers, DraftTextsOptions, Model, RemoteSource, Slot, State};
 use super::{Models, of_adapters};
 use crate::state::grammars::Grammars;
 use crate::state::learning::ModelState;
@@ -58,6 +58,7 @@ impl Models {
     pub(super) fn put(&self, slot: &Slot, engine: Engine) -> Result<(), EngineError> {
         let (info, mut engine) = (engine.info().clone(), engine);
         let kv_policies = engine.kv_policies();
+        let draft_history = self.open_texts(slot, &mut engine)?;
         let learning = self.options.learning.clone().filter(|_| !info.is_encoder);
         let mut told = 0;
         let mut watch = |progress| self.watch(&slot.name, &progress, &mut told);
@@ -82,7 +83,7 @@ impl Models {
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
         let (grammars, slots) = (Grammars::default(), LastRequests::default());
         let answers = Answers::Engine(service);
-        let model = Model { name, answers, grammars, adapters, learning, slots, recorder };
+        let model = Model { name, answers, grammars, adapters, learning, slots, recorder, draft_history };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();
@@ -100,8 +101,21 @@ impl Models {
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
         let (grammars, slots) = (Grammars::default(), LastRequests::default());
         let (answers, learning) = (Answers::Remote(Arc::new(remote)), None);
-        let model = Model { name, answers, grammars, adapters, learning, slots, recorder };
+        let model = Model { name, answers, grammars, adapters, learning, slots, recorder, draft_history: None };
         slot.set(State::Loaded(Arc::new(model), None));
+    }
+
+    /// Gives an engine the earlier texts that its drafts are made of, from the disk if they are kept there.
+    fn open_texts(&self, slot: &Slot, engine: &mut Engine) -> Result<Option<DraftHistory>, EngineError> {
+        let DraftTextsOptions { bytes_max, folder, key } = &slot.draft_texts;
+        engine.runner_mut().set_history_bytes(*bytes_max);
+        let Some(folder) = folder.clone().filter(|_| *bytes_max > 0 && !engine.info().is_encoder) else {
+            return Ok(None);
+        };
+        let options = DraftHistoryOptions { folder, key: key.clone(), tenants: self.keys.tenants() };
+        let history = DraftHistory::open(engine, &options)?;
+        history.notes().iter().for_each(|note| tracing::warn!(model = &*slot.name, "{note}"));
+        Ok(Some(history))
     }
 
     /// Makes what changes how a model's steps are filled. With a log it goes on from what was learned before.
@@ -204,6 +218,8 @@ impl Models {
             let engine = thread.map(ServiceThread::join).transpose();
             // It was logged.
             let _ = of_thread.save_learned();
+            // What cannot be written is told by the next look at it, or lost with the model.
+            let _ = of_thread.draft_history.as_ref().map(DraftHistory::flush);
             engine.and_then(|engine| engine.map_or(Ok(()), |engine| engine.flush_cache()))
         });
         if let Ok(Err(error)) = ended.await {

@@ -7,6 +7,7 @@
 mod load;
 mod remote;
 mod slot;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::routing::AUTO;
-use ruvllm_engine::{Engine, Service, ServiceStats, ServiceThread};
+use ruvllm_engine::{Engine, EngineError, Service, ServiceStats, ServiceThread};
 use tokio::sync::Notify;
 
 use crate::state::adapters::Adapters;
@@ -27,7 +28,7 @@ use slot::{Inner, Slot, State, Waiting};
 
 pub(crate) use remote::{RemoteEnd, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
 pub(crate) use slot::{Answers, Model, ModelStatus};
-pub use slot::{Loader, ModelSource};
+pub use slot::{DraftTextsOptions, Loader, ModelSource};
 
 /// How long a model that could not be loaded is not tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -73,7 +74,7 @@ impl Models {
             is_stopping: AtomicBool::new(false),
             unkept: Mutex::default(),
         };
-        for ModelSource { name, engine, load, remote, adapters, file, labels } in sources {
+        for ModelSource { name, engine, load, remote, adapters, draft_texts, file, labels } in sources {
             let is_taken = |name: &&String| models.is_served(name);
             if let Some(name) = labels.aliases.iter().chain([&name]).find(is_taken) {
                 return Err(ServerError::new(format!("two models are called '{name}'; give them different names")));
@@ -83,7 +84,8 @@ impl Models {
             let (inner, changed, n_waiting) = (Mutex::new(Inner::new()), Notify::new(), AtomicUsize::new(0));
             let (file, labels) = (file.map(Into::into), Arc::new(labels));
             let is_remote = remote.is_some();
-            let slot = Arc::new(Slot { name, file, labels, load, is_remote, adapters, inner, changed, n_waiting });
+            let slot = Slot { name, file, labels, load, is_remote, adapters, draft_texts, inner, changed, n_waiting };
+            let slot = Arc::new(slot);
             remote.into_iter().for_each(|source| models.put_remote(&slot, source));
             match engine {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
@@ -288,6 +290,29 @@ impl Models {
                 quotas.iter().for_each(|&(tenant, quota)| service.set_tenant_quota(tenant, quota.kv_bytes));
             }
             model.adapters.set_quotas(&of_adapters(&quotas));
+        }
+    }
+
+    /// Forgets the earlier texts of a tenant that drafts are made of: of all models, in memory and on disk. Not for threads that
+    /// others wait for.
+    ///
+    /// # Errors
+    /// An engine's thread has ended, or a file cannot be written.
+    pub(crate) fn forget_texts(&self, tenant: u64) -> Result<(), EngineError> {
+        let loaded = self.loaded();
+        loaded.iter().try_for_each(|model| model.forget_texts(tenant))?;
+        let histories = loaded.iter().filter_map(|model| model.draft_history.as_ref());
+        let in_use: Vec<PathBuf> = histories.filter_map(|history| Some(history.path()?.to_owned())).collect();
+        self.slots.iter().try_for_each(|slot| slot.draft_texts.forget(tenant, &in_use))
+    }
+
+    /// Forgets the texts of tenants that have no key any more. Not for threads that others wait for.
+    pub(crate) fn forget_gone(&self) {
+        let tenants = self.keys.tenants();
+        for model in self.loaded() {
+            if let Err(error) = model.forget_other_texts(&tenants) {
+                tracing::error!(model = &*model.name, %error, "texts of a revoked key are not forgotten");
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! A place for a model, with a name: what is known of it, loaded or not, and what fills it.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use ruvllm_api::error::ApiError;
 use ruvllm_api::remote::missing;
 use ruvllm_backend::Completions;
 use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceStats, ServiceThread};
+use ruvllm_learning::{DraftHistory, DraftHistoryFile};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_witness::Recorder;
 use tokio::sync::Notify;
@@ -28,6 +30,7 @@ pub struct ModelSource {
     pub(super) load: Option<Loader>,
     pub(super) remote: Option<RemoteSource>,
     pub(super) adapters: AdapterOptions,
+    pub(super) draft_texts: DraftTextsOptions,
     pub(super) file: Option<String>,
     pub(super) labels: Labels,
 }
@@ -37,6 +40,36 @@ pub(super) struct RemoteSource {
     pub(super) backend: Arc<dyn Completions>,
     /// Requests that are sent to it at once.
     pub(super) n_running_max: usize,
+}
+
+/// Earlier prompts and answers of tenants, of which a model's drafts are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftTextsOptions {
+    /// The most bytes of memory for them; 0 makes drafts of the request's own text alone.
+    pub bytes_max: usize,
+    /// Folder that keeps them for the next start; `None` keeps them in memory.
+    pub folder: Option<PathBuf>,
+    /// File with the key that they are encrypted with there.
+    pub key: Option<PathBuf>,
+}
+
+impl Default for DraftTextsOptions {
+    /// 32 MiB in memory.
+    fn default() -> DraftTextsOptions {
+        DraftTextsOptions { bytes_max: 32 << 20, folder: None, key: None }
+    }
+}
+
+impl DraftTextsOptions {
+    /// Removes a tenant's texts from the files of models that are not loaded: those that are have a file of `loaded`.
+    ///
+    /// # Errors
+    /// A file cannot be opened or written.
+    pub(super) fn forget(&self, tenant: u64, loaded: &[PathBuf]) -> Result<(), EngineError> {
+        let files = self.folder.as_deref().map(DraftHistoryFile::list).unwrap_or_default();
+        let mut others = files.iter().filter(|file| !loaded.contains(&file.path));
+        others.try_for_each(|file| file.forget(tenant, self.key.as_deref()))
+    }
 }
 
 /// Other names of a model, and words about it.
@@ -74,6 +107,7 @@ impl ModelSource {
             load: None,
             remote: None,
             adapters: AdapterOptions::default(),
+            draft_texts: DraftTextsOptions::default(),
             file: None,
             labels: Labels::default(),
         }
@@ -105,6 +139,11 @@ impl ModelSource {
     pub fn with_adapters(self, adapters: AdapterOptions) -> ModelSource {
         ModelSource { adapters, ..self }
     }
+
+    /// Says what is kept of earlier prompts and answers, of which drafts are made.
+    pub fn with_draft_texts(self, draft_texts: DraftTextsOptions) -> ModelSource {
+        ModelSource { draft_texts, ..self }
+    }
 }
 
 impl std::fmt::Debug for ModelSource {
@@ -127,6 +166,8 @@ pub(crate) struct Model {
     pub slots: LastRequests,
     /// Puts its answers on record.
     pub recorder: Option<Recorder>,
+    /// Earlier texts that drafts are made of, on disk.
+    pub draft_history: Option<DraftHistory>,
 }
 
 /// The side that answers for a model.
@@ -206,6 +247,31 @@ impl Model {
     pub(crate) fn save_learned(&self) -> Option<String> {
         self.learning.as_ref()?.save(&self.name)
     }
+
+    /// Logs why earlier texts could not be kept on disk lately.
+    pub(crate) fn tell_unkept_texts(&self) {
+        if let Some(error) = self.draft_history.as_ref().and_then(DraftHistory::take_failure) {
+            tracing::error!(model = &*self.name, error, "texts for drafts were not written, and are in memory only");
+        }
+    }
+
+    /// Forgets the earlier texts of a tenant that drafts are made of, in memory and on disk. Not for threads that others wait for.
+    ///
+    /// # Errors
+    /// The engine's thread has ended, or the file cannot be written.
+    pub(crate) fn forget_texts(&self, tenant: u64) -> Result<(), EngineError> {
+        self.engine().map_or(Ok(()), |service| service.forget_history(tenant))?;
+        self.draft_history.as_ref().map_or(Ok(()), |history| history.forget(tenant))
+    }
+
+    /// Forgets the earlier texts of all other tenants, as [`Model::forget_texts`] does.
+    ///
+    /// # Errors
+    /// As [`Model::forget_texts`].
+    pub(crate) fn forget_other_texts(&self, tenants: &[u64]) -> Result<(), EngineError> {
+        self.engine().map_or(Ok(()), |service| service.forget_other_histories(tenants.to_vec()))?;
+        self.draft_history.as_ref().map_or(Ok(()), |history| history.forget_others(tenants))
+    }
 }
 
 /// How a slot stands, for those who ask.
@@ -238,6 +304,7 @@ pub(super) struct Slot {
     pub(super) load: Option<Arc<Loader>>,
     pub(super) is_remote: bool,
     pub(super) adapters: Arc<Adapters>,
+    pub(super) draft_texts: DraftTextsOptions,
     pub(super) inner: Mutex<Inner>,
     /// The state has changed.
     pub(super) changed: Notify,
