@@ -183,11 +183,11 @@ pub fn tell(
     request: &CompletionRequest,
     is_silent: bool,
     write: &mut dyn FnMut(&str) -> Result<()>,
-) -> Result<Told> {
+) -> Result<RemoteAnswer> {
     let start = Instant::now();
     let _guard = interrupt::ends(&request.interrupt);
     let work = ui.spinner("waiting for the server").of(backend.info().1.name.clone());
-    let (mut told, mut written) = (Told::default(), Ok(()));
+    let (mut told, mut written) = (RemoteAnswer::default(), Ok(()));
     let end = backend.generate(request, &mut |event| {
         told.first_s.get_or_insert_with(|| start.elapsed().as_secs_f64());
         if !is_silent {
@@ -211,7 +211,7 @@ pub fn tell(
 
 /// An answer of another server.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct RemoteAnswer {
     /// Its text.
     pub text: String,
     thought: String,
@@ -221,7 +221,7 @@ pub struct Told {
     total_s: f64,
 }
 
-impl Told {
+impl RemoteAnswer {
     fn take(&mut self, event: CompletionEvent) {
         match event {
             CompletionEvent::Text(text) => self.text += &text,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::{ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Speculation};
 use ruvllm_learning::{Correctness, Learning, Question, Task, Tenant};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::commands::chat::session::{Answers, Said, Talk};
 use crate::tools::answer::{answer_shown, speed_line, summary_json};
@@ -214,6 +214,8 @@ fn transcript(system: Option<&str>, messages: &[Value]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -18,7 +18,7 @@ pub struct Talk<'s> {
     pub system: Option<&'s str>,
     /// The messages behind them.
     pub messages: &'s [Value],
-    /// How tokens are chosen.
+    /// Parameters of the samplers.
     pub sampling: &'s SamplingParams,
     /// The most tokens of an answer.
     pub max_tokens: Option<usize>,
@@ -106,10 +106,10 @@ pub struct Session {
     messages: Vec<Value>,
 }
 
-/// How a conversation is answered.
+/// Settings of the answers in a conversation.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How tokens are chosen.
+    /// Parameters of the samplers.
     pub sampling: SamplingParams,
     /// The most tokens of an answer.
     pub max_tokens: Option<usize>,
