@@ -16,6 +16,7 @@ mod shell;
 mod soak;
 mod synth;
 mod tidy;
+mod vulkan;
 
 use std::process::ExitCode;
 

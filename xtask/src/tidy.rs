@@ -36,8 +36,9 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 24] = [
+const LAYERS: [(&str, u8); 25] = [
     ("ruvllm-ggml", 0),
+    ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
     ("ruvllm-kernels", 1),
     ("ruvllm-gguf", 1),
