@@ -60,3 +60,6 @@ pub const PASS_BINDINGS: [Binding; 3] = [
 /// Metal's index of the first of [`PASS_BINDINGS`]. Those of group 0 have the number of their binding, so an encoder binds
 /// the buffers of the pass once.
 pub const METAL_PASS_INDEX: usize = 16;
+
+/// Metal's index of a buffer that the translations name and never read (naga's lengths of buffers): anything of 64 bytes.
+pub const METAL_SIZES_INDEX: usize = 30;

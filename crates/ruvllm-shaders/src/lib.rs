@@ -25,14 +25,16 @@
 mod binding;
 mod format;
 mod kernel;
+mod metal;
 mod params;
 mod repack;
 
-pub use binding::{Access, Binding, METAL_PASS_INDEX, PARAMS_BINDING, PASS_BINDINGS};
+pub use binding::{Access, Binding, METAL_PASS_INDEX, METAL_SIZES_INDEX, PARAMS_BINDING, PASS_BINDINGS};
 pub use format::{UNIT_LEN, WeightFormat};
 pub use kernel::{
     DeviceNeeds, Extent, HeadTile, KV_BLOCK, Kernel, KvType, Reduction, RowTile, ShaderActivation, TileType,
 };
+pub use metal::{METAL_KERNELS, MetalKernel};
 pub use params::{
     ActivateParams, AddParams, AttentionParams, CombineParams, EmbedParams, ExpertLinearParams, KvAppendParams,
     LinearParams, NormParams, RECORD_WORDS, RopeParams, RouteParams, RowRecord, SoftmaxParams, TopKParams, flags,

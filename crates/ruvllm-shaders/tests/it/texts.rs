@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use ruvllm_shaders::{Kernel, METAL_PASS_INDEX};
+use ruvllm_shaders::{Kernel, METAL_PASS_INDEX, MetalKernel, Reduction};
 
 #[test]
 fn naga_accepts_every_kernel() {
@@ -30,6 +30,21 @@ fn naga_accepts_every_kernel() {
 fn names_are_unique() {
     let names: Vec<String> = Kernel::all().iter().map(Kernel::name).collect();
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+}
+
+#[test]
+fn every_kernel_has_a_metal_text_but_the_shared_ones() {
+    for kernel in Kernel::all() {
+        let name = kernel.name();
+        let metal = MetalKernel::named(&name);
+        assert_eq!(metal.is_none(), kernel.reduction() == Some(Reduction::Shared), "{name}");
+        let Some(metal) = metal else { continue };
+        assert_eq!(metal.threadgroup_len, kernel.workgroup_len(), "{name}");
+        assert!(metal.source.contains(&format!("kernel void {}(", metal.entry)), "{name}");
+        for (index, binding) in (0..).zip(kernel.bindings()) {
+            assert!(metal.buffers.contains(&(binding.name, index)), "{name} does not use {}", binding.name);
+        }
+    }
 }
 
 #[test]
