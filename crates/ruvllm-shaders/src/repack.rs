@@ -27,11 +27,13 @@ impl std::error::Error for RepackError {}
 pub fn repack(format: WeightFormat, k: usize, bytes: &[u8], words: &mut [u32]) -> Result<(), RepackError> {
     let (n_bytes, n_words) = (bytes.len(), words.len());
     let error = RepackError { format, k, n_bytes, n_words };
-    let row_bytes = k / format.block_len() * format.block_bytes();
-    let row_words = format.row_words(k);
-    if k == 0 || !k.is_multiple_of(format.block_len()) || !n_bytes.is_multiple_of(row_bytes) {
+    let row_bytes =
+        (k / format.block_len()).checked_mul(format.block_bytes()).filter(|bytes| *bytes > 0).ok_or(error)?;
+    // Before anything else is computed of `k`: one that is larger than the bytes is refused here.
+    if n_bytes < row_bytes || !n_bytes.is_multiple_of(row_bytes) || !k.is_multiple_of(format.block_len()) {
         return Err(error);
     }
+    let row_words = format.row_words(k);
     if (n_bytes / row_bytes).checked_mul(row_words) != Some(n_words) {
         return Err(error);
     }

@@ -90,7 +90,9 @@ fn rows_that_end_within_a_unit() {
 #[test]
 fn bytes_that_are_no_rows_are_refused() {
     let format = WeightFormat::Q4_0;
-    for (k, n_bytes, n_words) in [(32, 17, 5), (33, 18, 5), (0, 0, 0), (32, 18, 4), (64, 18, 9)] {
+    for (k, n_bytes, n_words) in
+        [(32, 17, 5), (33, 18, 5), (0, 0, 0), (32, 18, 4), (64, 18, 9), (usize::MAX & !31, 18, 5)]
+    {
         let error = repack(format, k, &vec![0; n_bytes], &mut vec![0; n_words]).expect_err("no rows");
         assert_eq!(
             error.to_string(),
