@@ -1,5 +1,6 @@
 //! Devices, buffers, weights and passes, on every adapter of the machine.
 
+mod decoder;
 mod devices;
 mod passes;
 

@@ -18,7 +18,7 @@ fn numbers(n: usize, seed: u32) -> Vec<f32> {
     (0..n).map(next).collect()
 }
 
-fn words(values: &[f32]) -> Vec<u32> {
+pub(crate) fn words(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
@@ -29,11 +29,11 @@ fn filled(gpu: &Gpu, name: &str, values: &[f32]) -> GpuBuffer {
 }
 
 /// Values that f16 has.
-fn halves(n: usize, seed: u32) -> Vec<f32> {
+pub(crate) fn halves(n: usize, seed: u32) -> Vec<f32> {
     numbers(n, seed).into_iter().map(|x| f16::from_f32(x).to_f32()).collect()
 }
 
-fn upload(gpu: &Gpu, k: usize, rows_together: usize, values: &[f32]) -> WeightMatrix {
+pub(crate) fn upload(gpu: &Gpu, k: usize, rows_together: usize, values: &[f32]) -> WeightMatrix {
     let bytes: Vec<u8> = values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
     let source = WeightSource { name: "w", format: WeightFormat::F16, k, rows_together, bytes: &bytes };
     gpu.upload(&source).expect("the parts fit")
