@@ -29,6 +29,7 @@ struct Params {
     float scale;
     float softcap;
     uint window;
+    uint n_splits;
     uint count;
     uint flags;
 };
@@ -51,19 +52,19 @@ struct Lane {
     uint n_subgroups;
     uint place;
 };
-struct type_7 {
+struct type_8 {
     float inner[64];
 };
-struct type_8 {
+struct type_9 {
     float inner[1024];
 };
-struct type_9 {
+struct type_10 {
     float inner[256];
 };
-struct type_10 {
+struct type_11 {
     float inner[4];
 };
-struct type_11 {
+struct type_12 {
     float inner[16];
 };
 constant uint HAS_BIAS = 1u;
@@ -75,6 +76,7 @@ constant uint NORMALIZE = 32u;
 constant uint WG = 64u;
 constant uint BLOCK = 16u;
 constant uint HEADS = 4u;
+constant bool SPLIT = false;
 constant uint N_SUMS = 4u;
 constant uint VALUES_PER_WORD = 2u;
 constant uint N_PARTIALS = 16u;
@@ -92,7 +94,7 @@ void put_sum(
     uint slot,
     float value,
     Lane lane_1,
-    threadgroup type_7& partials
+    threadgroup type_8& partials
 ) {
     float unnamed = metal::simd_sum(value);
     if (lane_1.place == 0u) {
@@ -107,7 +109,7 @@ void put_max(
     uint slot_1,
     float value_1,
     Lane lane_2,
-    threadgroup type_7& partials
+    threadgroup type_8& partials
 ) {
     float unnamed_1 = metal::simd_max(value_1);
     if (lane_2.place == 0u) {
@@ -135,7 +137,7 @@ void finish_max(
 float sum_of(
     uint slot_2,
     Lane lane_5,
-    threadgroup type_7& partials
+    threadgroup type_8& partials
 ) {
     float sum = 0.0;
     uint i_3 = 0u;
@@ -165,7 +167,7 @@ float sum_of(
 float max_of(
     uint slot_3,
     Lane lane_6,
-    threadgroup type_7& partials
+    threadgroup type_8& partials
 ) {
     float most_1 = {};
     uint i_4 = 1u;
@@ -231,16 +233,16 @@ float bounded(
     return (metal::sign(x) * (1.0 - e)) / (1.0 + e);
 }
 
-type_10 scores_of(
+type_11 scores_of(
     uint block_2,
     uint kv_head,
     uint token_2,
     constant Params& params,
     device type_3 const& k_cache,
-    threadgroup type_8& queries,
+    threadgroup type_9& queries,
     constant _mslBufferSizes& _buffer_sizes
 ) {
-    type_10 scores_1 = {};
+    type_11 scores_1 = {};
     uint word_2 = 0u;
     uint h_6 = {};
     uint h_7 = 0u;
@@ -277,17 +279,17 @@ type_10 scores_of(
                 {
                     uint _e23 = h_6;
                     uint _e26 = word_2;
-                    uint at = (_e23 * 256u) + (_e26 * VALUES_PER_WORD);
+                    uint at_1 = (_e23 * 256u) + (_e26 * VALUES_PER_WORD);
                     if (true) {
                         uint _e31 = h_6;
                         float _e33 = scores_1.inner[_e31];
-                        float _e37 = queries.inner[at];
-                        float _e42 = queries.inner[at + 1u];
+                        float _e37 = queries.inner[at_1];
+                        float _e42 = queries.inner[at_1 + 1u];
                         scores_1.inner[_e31] = _e33 + metal::dot(float2(as_type<half2>(bits)), metal::float2(_e37, _e42));
                     } else {
                         uint _e46 = h_6;
                         float _e48 = scores_1.inner[_e46];
-                        float _e52 = queries.inner[at];
+                        float _e52 = queries.inner[at_1];
                         scores_1.inner[_e46] = _e48 + (as_type<float>(bits) * _e52);
                     }
                 }
@@ -319,7 +321,7 @@ type_10 scores_of(
             }
         }
     }
-    type_10 _e88 = scores_1;
+    type_11 _e88 = scores_1;
     return _e88;
 }
 
@@ -328,7 +330,7 @@ uint naga_mod(uint lhs, uint rhs) {
 }
 
 void add_values(
-    thread type_11& sums_1,
+    thread type_12& sums_1,
     uint first,
     uint end,
     uint blocks,
@@ -337,7 +339,7 @@ void add_values(
     constant Params& params,
     device type_3 const& v_cache,
     device type_3 const& tables,
-    threadgroup type_9& weights,
+    threadgroup type_10& weights,
     constant _mslBufferSizes& _buffer_sizes
 ) {
     uint t = {};
@@ -399,19 +401,19 @@ void add_values(
                         {
                             uint _e43 = h_8;
                             uint _e46 = i_5;
-                            uint at_1 = ((_e43 * V_WORDS) + _e46) * VALUES_PER_WORD;
+                            uint at_2 = ((_e43 * V_WORDS) + _e46) * VALUES_PER_WORD;
                             uint _e51 = h_8;
                             uint _e54 = t;
                             float weight = weights.inner[(_e51 * WG) + _e54];
                             if (true) {
                                 metal::float2 both = weight * float2(as_type<half2>(bits_1));
-                                float _e62 = sums_1.inner[at_1];
-                                sums_1.inner[at_1] = _e62 + both.x;
-                                float _e68 = sums_1.inner[at_1 + 1u];
-                                sums_1.inner[at_1 + 1u] = _e68 + both.y;
+                                float _e62 = sums_1.inner[at_2];
+                                sums_1.inner[at_2] = _e62 + both.x;
+                                float _e68 = sums_1.inner[at_2 + 1u];
+                                sums_1.inner[at_2 + 1u] = _e68 + both.y;
                             } else {
-                                float _e72 = sums_1.inner[at_1];
-                                sums_1.inner[at_1] = _e72 + (weight * as_type<float>(bits_1));
+                                float _e72 = sums_1.inner[at_2];
+                                sums_1.inner[at_2] = _e72 + (weight * as_type<float>(bits_1));
                             }
                         }
                     }
@@ -439,28 +441,31 @@ struct attention_f16_h4_Input {
 , constant metal::uint4& pass_counts [[buffer(16)]]
 , device type_5 const& rows [[buffer(17)]]
 , device type_3 const& tables [[buffer(18)]]
-, threadgroup type_7& partials
-, threadgroup type_8& queries
-, threadgroup type_9& weights
+, threadgroup type_8& partials
+, threadgroup type_9& queries
+, threadgroup type_10& weights
 , constant _mslBufferSizes& _buffer_sizes [[buffer(30)]]
 ) {
     const Lane lane = { index_1, subgroup, n_subgroups, place };
     bool local = {};
     uint i = {};
-    type_10 most = {};
-    type_10 total = {};
-    type_11 sums = {};
+    type_11 most = {};
+    type_11 total = {};
+    type_12 sums = {};
     uint h = 0u;
     bool local_1 = {};
-    uint tile = {};
     bool local_2 = {};
-    type_10 scores = {};
+    uint tile = {};
+    bool local_3 = {};
+    type_11 scores = {};
     uint h_1 = {};
     uint h_2 = {};
     uint i_1 = {};
     uint h_3 = {};
     uint h_4 = {};
     uint h_5 = 0u;
+    uint at = {};
+    float divisor = {};
     uint i_2 = {};
     uint j = {};
     uint row = group.y;
@@ -517,8 +522,8 @@ struct attention_f16_h4_Input {
     bool loop_init_9 = true;
     while(true) {
         if (!loop_init_9) {
-            uint _e126 = h;
-            h = _e126 + 1u;
+            uint _e133 = h;
+            h = _e133 + 1u;
         }
         loop_init_9 = false;
         uint _e96 = h;
@@ -538,70 +543,83 @@ struct attention_f16_h4_Input {
             }
             bool _e114 = local_1;
             if (_e114) {
-                uint _e115 = h;
-                uint _e118 = h;
-                float _e121 = sinks[first_head + _e118];
-                most.inner[_e115] = _e121;
+                local_2 = group.z == 0u;
+            } else {
+                local_2 = false;
+            }
+            bool _e121 = local_2;
+            if (_e121) {
                 uint _e122 = h;
-                total.inner[_e122] = 1.0;
+                uint _e125 = h;
+                float _e128 = sinks[first_head + _e125];
+                most.inner[_e122] = _e128;
+                uint _e129 = h;
+                total.inner[_e129] = 1.0;
             }
         }
     }
     uint end_1 = rows[row].n_keys;
-    uint _e135 = params.window;
-    uint _e140 = params.window;
-    uint begin = (_e140 > 0u) ? (end_1 - metal::min(end_1, _e135)) : 0u;
+    uint _e142 = params.window;
+    uint _e147 = params.window;
+    uint begin = (_e147 > 0u) ? (end_1 - metal::min(end_1, _e142)) : 0u;
     uint table = rows[row].table;
-    tile = begin - naga_mod(begin, BLOCK);
+    uint first_tile = begin - naga_mod(begin, BLOCK);
+    uint n_key_tiles = naga_div(((end_1 - first_tile) + WG) - 1u, WG);
+    uint _e168 = params.n_splits;
+    uint n_splits = SPLIT ? _e168 : 1u;
+    uint split_len = WG * naga_div((n_key_tiles + n_splits) - 1u, n_splits);
+    uint split_begin = first_tile + (group.z * split_len);
+    uint split_end = metal::min(end_1, split_begin + split_len);
+    tile = split_begin;
     bool loop_init_10 = true;
     while(true) {
         if (!loop_init_10) {
-            uint _e294 = tile;
-            tile = _e294 + WG;
+            uint _e325 = tile;
+            tile = _e325 + WG;
         }
         loop_init_10 = false;
-        uint _e152 = tile;
-        if (_e152 < end_1) {
+        uint _e183 = tile;
+        if (_e183 < split_end) {
         } else {
             break;
         }
         {
-            uint _e154 = tile;
-            uint key = _e154 + lane.index;
+            uint _e185 = tile;
+            uint key = _e185 + lane.index;
             if (key >= begin) {
-                local_2 = key < end_1;
+                local_3 = key < split_end;
             } else {
-                local_2 = false;
+                local_3 = false;
             }
-            bool visible = local_2;
-            scores = type_10 {};
+            bool visible = local_3;
+            scores = type_11 {};
             if (visible) {
-                uint _e170 = tables[table + naga_div(key, BLOCK)];
-                type_10 _e173 = scores_of(_e170, kv_head_2, naga_mod(key, BLOCK), params, k_cache, queries, _buffer_sizes);
-                scores = _e173;
+                uint _e201 = tables[table + naga_div(key, BLOCK)];
+                type_11 _e204 = scores_of(_e201, kv_head_2, naga_mod(key, BLOCK), params, k_cache, queries, _buffer_sizes);
+                scores = _e204;
             }
             h_1 = 0u;
             bool loop_init_11 = true;
             while(true) {
                 if (!loop_init_11) {
-                    uint _e191 = h_1;
-                    h_1 = _e191 + 1u;
+                    uint _e222 = h_1;
+                    h_1 = _e222 + 1u;
                 }
                 loop_init_11 = false;
-                uint _e176 = h_1;
-                if (_e176 < HEADS) {
+                uint _e207 = h_1;
+                if (_e207 < HEADS) {
                 } else {
                     break;
                 }
                 {
-                    uint _e179 = h_1;
-                    uint _e182 = h_1;
-                    float _e184 = scores.inner[_e182];
-                    scores.inner[_e179] = visible ? _e184 : NEGATIVE;
-                    uint _e186 = h_1;
-                    uint _e187 = h_1;
-                    float _e189 = scores.inner[_e187];
-                    put_max(_e186, _e189, lane, partials);
+                    uint _e210 = h_1;
+                    uint _e213 = h_1;
+                    float _e215 = scores.inner[_e213];
+                    scores.inner[_e210] = visible ? _e215 : NEGATIVE;
+                    uint _e217 = h_1;
+                    uint _e218 = h_1;
+                    float _e220 = scores.inner[_e218];
+                    put_max(_e217, _e220, lane, partials);
                 }
             }
             finish_max(lane);
@@ -609,57 +627,57 @@ struct attention_f16_h4_Input {
             bool loop_init_12 = true;
             while(true) {
                 if (!loop_init_12) {
-                    uint _e253 = h_2;
-                    h_2 = _e253 + 1u;
+                    uint _e284 = h_2;
+                    h_2 = _e284 + 1u;
                 }
                 loop_init_12 = false;
-                uint _e195 = h_2;
-                if (_e195 < HEADS) {
+                uint _e226 = h_2;
+                if (_e226 < HEADS) {
                 } else {
                     break;
                 }
                 {
-                    uint _e198 = h_2;
-                    float _e200 = most.inner[_e198];
-                    uint _e201 = h_2;
-                    float _e202 = max_of(_e201, lane, partials);
-                    float next = metal::max(_e200, _e202);
-                    uint _e204 = h_2;
-                    float _e206 = most.inner[_e204];
-                    float shrink = metal::exp(_e206 - next);
-                    uint _e209 = h_2;
-                    most.inner[_e209] = next;
-                    uint _e211 = h_2;
-                    float _e213 = total.inner[_e211];
-                    total.inner[_e211] = _e213 * shrink;
+                    uint _e229 = h_2;
+                    float _e231 = most.inner[_e229];
+                    uint _e232 = h_2;
+                    float _e233 = max_of(_e232, lane, partials);
+                    float next = metal::max(_e231, _e233);
+                    uint _e235 = h_2;
+                    float _e237 = most.inner[_e235];
+                    float shrink = metal::exp(_e237 - next);
+                    uint _e240 = h_2;
+                    most.inner[_e240] = next;
+                    uint _e242 = h_2;
+                    float _e244 = total.inner[_e242];
+                    total.inner[_e242] = _e244 * shrink;
                     i_1 = 0u;
                     bool loop_init_13 = true;
                     while(true) {
                         if (!loop_init_13) {
-                            uint _e231 = i_1;
-                            i_1 = _e231 + 1u;
+                            uint _e262 = i_1;
+                            i_1 = _e262 + 1u;
                         }
                         loop_init_13 = false;
-                        uint _e217 = i_1;
-                        if (_e217 < 4u) {
+                        uint _e248 = i_1;
+                        if (_e248 < 4u) {
                         } else {
                             break;
                         }
                         {
-                            uint _e220 = h_2;
-                            uint _e225 = i_1;
-                            float _e228 = sums.inner[((_e220 * V_WORDS) * VALUES_PER_WORD) + _e225];
-                            sums.inner[((_e220 * V_WORDS) * VALUES_PER_WORD) + _e225] = _e228 * shrink;
+                            uint _e251 = h_2;
+                            uint _e256 = i_1;
+                            float _e259 = sums.inner[((_e251 * V_WORDS) * VALUES_PER_WORD) + _e256];
+                            sums.inner[((_e251 * V_WORDS) * VALUES_PER_WORD) + _e256] = _e259 * shrink;
                         }
                     }
-                    uint _e233 = h_2;
-                    uint _e235 = h_2;
-                    float _e237 = scores.inner[_e235];
-                    scores.inner[_e233] = visible ? metal::exp(_e237 - next) : 0.0;
-                    uint _e243 = h_2;
-                    uint _e249 = h_2;
-                    float _e251 = scores.inner[_e249];
-                    weights.inner[(_e243 * WG) + lane.index] = _e251;
+                    uint _e264 = h_2;
+                    uint _e266 = h_2;
+                    float _e268 = scores.inner[_e266];
+                    scores.inner[_e264] = visible ? metal::exp(_e268 - next) : 0.0;
+                    uint _e274 = h_2;
+                    uint _e280 = h_2;
+                    float _e282 = scores.inner[_e280];
+                    weights.inner[(_e274 * WG) + lane.index] = _e282;
                 }
             }
             metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
@@ -667,20 +685,20 @@ struct attention_f16_h4_Input {
             bool loop_init_14 = true;
             while(true) {
                 if (!loop_init_14) {
-                    uint _e265 = h_3;
-                    h_3 = _e265 + 1u;
+                    uint _e296 = h_3;
+                    h_3 = _e296 + 1u;
                 }
                 loop_init_14 = false;
-                uint _e257 = h_3;
-                if (_e257 < HEADS) {
+                uint _e288 = h_3;
+                if (_e288 < HEADS) {
                 } else {
                     break;
                 }
                 {
-                    uint _e260 = h_3;
-                    uint _e261 = h_3;
-                    float _e263 = scores.inner[_e261];
-                    put_sum(_e260, _e263, lane, partials);
+                    uint _e291 = h_3;
+                    uint _e292 = h_3;
+                    float _e294 = scores.inner[_e292];
+                    put_sum(_e291, _e294, lane, partials);
                 }
             }
             finish_sums(lane);
@@ -688,90 +706,113 @@ struct attention_f16_h4_Input {
             bool loop_init_15 = true;
             while(true) {
                 if (!loop_init_15) {
-                    uint _e279 = h_4;
-                    h_4 = _e279 + 1u;
+                    uint _e310 = h_4;
+                    h_4 = _e310 + 1u;
                 }
                 loop_init_15 = false;
-                uint _e269 = h_4;
-                if (_e269 < HEADS) {
+                uint _e300 = h_4;
+                if (_e300 < HEADS) {
                 } else {
                     break;
                 }
                 {
-                    uint _e272 = h_4;
-                    float _e274 = total.inner[_e272];
-                    uint _e275 = h_4;
-                    float _e276 = sum_of(_e275, lane, partials);
-                    total.inner[_e272] = _e274 + _e276;
+                    uint _e303 = h_4;
+                    float _e305 = total.inner[_e303];
+                    uint _e306 = h_4;
+                    float _e307 = sum_of(_e306, lane, partials);
+                    total.inner[_e303] = _e305 + _e307;
                 }
             }
-            uint _e281 = tile;
-            uint _e283 = tile;
-            uint _e285 = tile;
-            uint _e289 = tile;
-            add_values(sums, metal::max(_e281, begin) - _e283, metal::min(end_1 - _e285, WG), table + naga_div(_e289, BLOCK), kv_head_2, lane.index, params, v_cache, tables, weights, _buffer_sizes);
+            uint _e312 = tile;
+            uint _e314 = tile;
+            uint _e316 = tile;
+            uint _e320 = tile;
+            add_values(sums, metal::max(_e312, begin) - _e314, metal::min(split_end - _e316, WG), table + naga_div(_e320, BLOCK), kv_head_2, lane.index, params, v_cache, tables, weights, _buffer_sizes);
             metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
         }
     }
-    uint _e299 = params.v_dim;
-    uint n_words_3 = naga_div(_e299, VALUES_PER_WORD);
+    uint _e330 = params.v_dim;
+    uint n_words_3 = naga_div(_e330, VALUES_PER_WORD);
     bool loop_init_16 = true;
     while(true) {
         if (!loop_init_16) {
-            uint _e366 = h_5;
-            h_5 = _e366 + 1u;
+            uint _e447 = h_5;
+            h_5 = _e447 + 1u;
         }
         loop_init_16 = false;
-        uint _e304 = h_5;
-        if (_e304 < n_heads) {
+        uint _e335 = h_5;
+        if (_e335 < n_heads) {
         } else {
             break;
         }
         {
-            uint _e308 = params.y_offset;
-            uint _e311 = params.y_stride;
-            uint _e314 = h_5;
-            uint _e318 = params.v_dim;
-            uint at_2 = (_e308 + (row * _e311)) + ((first_head + _e314) * _e318);
+            uint _e339 = params.y_offset;
+            uint _e342 = params.y_stride;
+            uint _e345 = h_5;
+            uint _e349 = params.v_dim;
+            at = (_e339 + (row * _e342)) + ((first_head + _e345) * _e349);
+            uint _e353 = h_5;
+            float _e355 = total.inner[_e353];
+            divisor = _e355;
+            if (SPLIT) {
+                uint _e360 = params.n_heads;
+                uint _e363 = h_5;
+                uint _e367 = params.n_splits;
+                uint _e373 = params.v_dim;
+                at = (((((row * _e360) + first_head) + _e363) * _e367) + group.z) * (_e373 + 2u);
+                divisor = 1.0;
+                if (lane.index == 0u) {
+                    uint _e382 = at;
+                    uint _e385 = params.v_dim;
+                    uint _e388 = h_5;
+                    float _e390 = total.inner[_e388];
+                    y[_e382 + _e385] = _e390;
+                    uint _e392 = at;
+                    uint _e395 = params.v_dim;
+                    uint _e400 = h_5;
+                    float _e402 = most.inner[_e400];
+                    y[(_e392 + _e395) + 1u] = _e402;
+                }
+            }
             i_2 = 0u;
             bool loop_init_17 = true;
             while(true) {
                 if (!loop_init_17) {
-                    uint _e363 = i_2;
-                    i_2 = _e363 + 1u;
+                    uint _e444 = i_2;
+                    i_2 = _e444 + 1u;
                 }
                 loop_init_17 = false;
-                uint _e323 = i_2;
-                if (_e323 < V_WORDS) {
+                uint _e405 = i_2;
+                if (_e405 < V_WORDS) {
                 } else {
                     break;
                 }
                 {
-                    uint _e326 = i_2;
-                    uint word_4 = (_e326 * WG) + lane.index;
+                    uint _e408 = i_2;
+                    uint word_4 = (_e408 * WG) + lane.index;
                     if (word_4 < n_words_3) {
                         j = 0u;
                         bool loop_init_18 = true;
                         while(true) {
                             if (!loop_init_18) {
-                                uint _e360 = j;
-                                j = _e360 + 1u;
+                                uint _e441 = j;
+                                j = _e441 + 1u;
                             }
                             loop_init_18 = false;
-                            uint _e334 = j;
-                            if (_e334 < VALUES_PER_WORD) {
+                            uint _e416 = j;
+                            if (_e416 < VALUES_PER_WORD) {
                             } else {
                                 break;
                             }
                             {
-                                uint _e341 = j;
-                                uint _e344 = h_5;
-                                uint _e347 = i_2;
-                                uint _e351 = j;
-                                float _e354 = sums.inner[(((_e344 * V_WORDS) + _e347) * VALUES_PER_WORD) + _e351];
-                                uint _e355 = h_5;
-                                float _e357 = total.inner[_e355];
-                                y[(at_2 + (word_4 * VALUES_PER_WORD)) + _e341] = _e354 / _e357;
+                                uint _e420 = at;
+                                uint _e424 = j;
+                                uint _e427 = h_5;
+                                uint _e430 = i_2;
+                                uint _e434 = j;
+                                float _e437 = sums.inner[(((_e427 * V_WORDS) + _e430) * VALUES_PER_WORD) + _e434];
+                                float _e438 = divisor;
+                                y[(_e420 + (word_4 * VALUES_PER_WORD)) + _e424] = _e437 / _e438;
                             }
                         }
                     }

@@ -80,9 +80,13 @@ pub enum Kernel {
         kv: KvType,
         /// Heads of queries that a workgroup computes at once.
         heads: HeadTile,
+        /// Whether the keys of a row are split over workgroups: few rows with many keys.
+        is_split: bool,
         /// Way in which lanes add up.
         reduction: Reduction,
     },
+    /// Putting the splits of attention together.
+    AttentionMerge,
     /// Softmax of rows.
     Softmax {
         /// Way in which lanes add up.
@@ -179,12 +183,12 @@ pub struct DeviceNeeds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Things along a row: outputs of a product, values of an elementwise kernel (also of an embedding), groups of a norm,
-    /// pairs of a rotation, words that [`Kernel::kv_words`] counts, workgroups that [`Kernel::attention_tiles`] counts; 1
+    /// pairs of a rotation, heads of a merge, words that [`Kernel::kv_words`] counts, workgroups that [`Kernel::attention_tiles`] counts; 1
     /// where a workgroup has a row.
     pub n: u32,
     /// Rows.
     pub rows: u32,
-    /// Slots of experts; 1 where there are none.
+    /// Slots of experts, splits of attention; 1 where there are none.
     pub slots: u32,
 }
 
@@ -277,7 +281,10 @@ impl Kernel {
         for reduction in REDUCTIONS {
             all.extend([false, true].map(|is_centred| Kernel::Norm { is_centred, reduction }));
             for kv in [KvType::F16, KvType::F32] {
-                all.extend([HeadTile::One, HeadTile::Four].map(|heads| Kernel::Attention { kv, heads, reduction }));
+                for is_split in [false, true] {
+                    let tiles = [HeadTile::One, HeadTile::Four];
+                    all.extend(tiles.map(|heads| Kernel::Attention { kv, heads, is_split, reduction }));
+                }
             }
             all.push(Kernel::Softmax { reduction });
             all.push(Kernel::TopK { reduction });
@@ -290,7 +297,7 @@ impl Kernel {
         }
         all.extend([false, true].map(|is_neox| Kernel::Rope { is_neox }));
         all.extend([KvType::F16, KvType::F32].map(|kv| Kernel::KvAppend { kv }));
-        all.extend([Kernel::Add, Kernel::Gather, Kernel::CombineExperts]);
+        all.extend([Kernel::AttentionMerge, Kernel::Add, Kernel::Gather, Kernel::CombineExperts]);
         all
     }
 
@@ -310,7 +317,11 @@ impl Kernel {
             Kernel::Add => "add".to_owned(),
             Kernel::Gather => "gather".to_owned(),
             Kernel::KvAppend { kv } => format!("kv_append_{}", kv_name(kv)),
-            Kernel::Attention { kv, heads, .. } => format!("attention_{}_h{}", kv_name(kv), heads.n_heads()),
+            Kernel::Attention { kv, heads, is_split, .. } => {
+                let split = if is_split { "_split" } else { "" };
+                format!("attention_{}_h{}{split}", kv_name(kv), heads.n_heads())
+            }
+            Kernel::AttentionMerge => "attention_merge".to_owned(),
             Kernel::Softmax { .. } => "softmax".to_owned(),
             Kernel::TopK { .. } => "top_k".to_owned(),
             Kernel::RouteExperts { .. } => "route_experts".to_owned(),
@@ -356,7 +367,7 @@ impl Kernel {
     pub fn workgroup_len(&self) -> u32 {
         match self {
             Kernel::MatVec { .. } | Kernel::ExpertMatVec { .. } | Kernel::Attention { .. } => 64,
-            Kernel::RouteExperts { .. } => 64,
+            Kernel::RouteExperts { .. } | Kernel::AttentionMerge => 64,
             _ => 256,
         }
     }
@@ -376,6 +387,7 @@ impl Kernel {
             }
             Kernel::KvAppend { .. } => &KV_APPEND,
             Kernel::Attention { .. } => &ATTENTION,
+            Kernel::AttentionMerge => &[Binding::read("splits", "array<f32>"), Binding::write("y", "array<f32>")],
             Kernel::TopK { .. } => &TOP_K,
             Kernel::RouteExperts { .. } => &ROUTE,
             Kernel::CombineExperts => &COMBINE,
@@ -402,6 +414,7 @@ impl Kernel {
             | Kernel::CombineExperts => [n.div_ceil(self.workgroup_len()), rows, slots],
             Kernel::Norm { .. }
             | Kernel::Attention { .. }
+            | Kernel::AttentionMerge
             | Kernel::Softmax { .. }
             | Kernel::TopK { .. }
             | Kernel::RouteExperts { .. } => [n, rows, slots],
@@ -411,6 +424,11 @@ impl Kernel {
     /// Number of workgroups that attention needs for a row.
     pub fn attention_tiles(heads: HeadTile, params: &AttentionParams) -> u32 {
         params.n_kv_heads * (params.n_heads / params.n_kv_heads).div_ceil(heads.n_heads())
+    }
+
+    /// Number of words of the splits of a row, which attention gives to the merge.
+    pub fn split_words(params: &AttentionParams) -> u32 {
+        params.n_heads * params.n_splits * (params.v_dim + 2)
     }
 
     /// Number of words that a row writes to the KV cache.

@@ -287,10 +287,28 @@ params! {
         softcap: f32,
         /// Keys that a row sees; 0 if all.
         window: u32,
+        /// Workgroups over which the keys of a row are split; 1 if they are not.
+        n_splits: u32,
         /// Count of the pass that is the number of rows.
         count: u32,
         /// `HAS_SINKS`.
         flags: u32,
+    }
+
+    /// Parameters of putting the splits of attention together.
+    AttentionMergeParams {
+        /// Heads of queries.
+        n_heads: u32,
+        /// Values of a head.
+        v_dim: u32,
+        /// Splits of a row.
+        n_splits: u32,
+        /// Start of the output.
+        y_offset: u32,
+        /// Distance of the rows of the output.
+        y_stride: u32,
+        /// Count of the pass that is the number of rows.
+        count: u32,
     }
 
     /// Parameters of a softmax.

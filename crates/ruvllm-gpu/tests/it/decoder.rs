@@ -291,7 +291,7 @@ fn attention<'a>(gpu: &Gpu, keys: &'a GpuBuffer, values: &'a GpuBuffer, on: &'a 
     };
     let heads = HeadTile::Four;
     let n = Kernel::attention_tiles(heads, &params) as usize;
-    let kernel = Kernel::Attention { kv: KvType::F32, heads, reduction: gpu.reduction() };
+    let kernel = Kernel::Attention { kv: KvType::F32, heads, is_split: false, reduction: gpu.reduction() };
     step(kernel, params.words(), vec![&on.q, keys, values, &on.none, &on.attended], n, 0)
 }
 

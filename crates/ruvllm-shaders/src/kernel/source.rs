@@ -5,8 +5,8 @@ use crate::binding::PASS_BINDINGS;
 use crate::format::WeightFormat;
 use crate::params;
 use crate::params::{
-    ActivateParams, AddParams, AttentionParams, CombineParams, EmbedParams, ExpertLinearParams, KvAppendParams,
-    LinearParams, NormParams, RopeParams, RouteParams, RowRecord, SoftmaxParams, TopKParams,
+    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, EmbedParams, ExpertLinearParams,
+    KvAppendParams, LinearParams, NormParams, RopeParams, RouteParams, RowRecord, SoftmaxParams, TopKParams,
 };
 
 /// Flags by their names in WGSL.
@@ -78,12 +78,17 @@ impl Kernel {
                 )
             }
             Kernel::KvAppend { kv } => format!("const BLOCK: u32 = {KV_BLOCK}u;\n{}", kv_wgsl(kv)),
-            Kernel::Attention { heads, kv, .. } => {
+            Kernel::Attention { heads, kv, is_split, .. } => {
                 let (n_heads, kv) = (heads.n_heads(), kv_wgsl(kv));
-                format!("const BLOCK: u32 = {KV_BLOCK}u;\nconst HEADS: u32 = {n_heads}u;\n{}{kv}", n_sums(n_heads))
+                format!(
+                    "const BLOCK: u32 = {KV_BLOCK}u;\nconst HEADS: u32 = {n_heads}u;\nconst SPLIT: bool = {is_split};\n{}{kv}",
+                    n_sums(n_heads)
+                )
             }
             Kernel::Softmax { .. } | Kernel::TopK { .. } | Kernel::RouteExperts { .. } => n_sums(1),
-            Kernel::Embed { .. } | Kernel::Add | Kernel::Gather | Kernel::CombineExperts => String::new(),
+            Kernel::Embed { .. } | Kernel::AttentionMerge | Kernel::Add | Kernel::Gather | Kernel::CombineExperts => {
+                String::new()
+            }
         }
     }
 
@@ -115,6 +120,7 @@ impl Kernel {
             Kernel::Attention { .. } => {
                 &[include_str!("../wgsl/kv_layout.wgsl"), include_str!("../wgsl/attention.wgsl")]
             }
+            Kernel::AttentionMerge => &[include_str!("../wgsl/attention_merge.wgsl")],
             Kernel::Softmax { .. } => &[include_str!("../wgsl/softmax.wgsl")],
             Kernel::TopK { .. } => &[include_str!("../wgsl/best.wgsl"), include_str!("../wgsl/top_k.wgsl")],
             Kernel::RouteExperts { .. } => &[
@@ -138,6 +144,7 @@ impl Kernel {
             Kernel::Add | Kernel::Gather => AddParams::WGSL,
             Kernel::KvAppend { .. } => KvAppendParams::WGSL,
             Kernel::Attention { .. } => AttentionParams::WGSL,
+            Kernel::AttentionMerge => AttentionMergeParams::WGSL,
             Kernel::Softmax { .. } => SoftmaxParams::WGSL,
             Kernel::TopK { .. } => TopKParams::WGSL,
             Kernel::RouteExperts { .. } => RouteParams::WGSL,

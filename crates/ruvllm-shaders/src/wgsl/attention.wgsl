@@ -5,7 +5,9 @@
 //
 // A row sees the last `window` of its first `n_keys` keys (all, if the window is 0). Scores are soft-capped, a head's sink
 // takes part in the sum. `tables` has the blocks of the row's sequence from rows[].table on.
-// Grid: heads of keys times tiles of query heads (x), rows (y).
+// Where SPLIT, the keys of a row are split over `n_splits` workgroups, and y gets for each head and split the sums that are
+// not divided yet, their total and the maximum, which attention_merge puts together.
+// Grid: heads of keys times tiles of query heads (x), rows (y), splits (z).
 
 // The most words of values that a lane has: heads of up to 256 values.
 const V_WORDS: u32 = 4u / VALUES_PER_WORD;
@@ -37,7 +39,7 @@ fn main(lane: Lane, @builtin(workgroup_id) group: vec3<u32>) {
     var sums: array<f32, HEADS * V_WORDS * VALUES_PER_WORD>;
     for (var h = 0u; h < HEADS; h++) {
         most[h] = NEGATIVE;
-        if ((params.flags & HAS_SINKS) != 0u && h < n_heads) {
+        if ((params.flags & HAS_SINKS) != 0u && h < n_heads && group.z == 0u) {
             most[h] = sinks[first_head + h];
             total[h] = 1.0;
         }
@@ -45,10 +47,16 @@ fn main(lane: Lane, @builtin(workgroup_id) group: vec3<u32>) {
     let end = rows[row].n_keys;
     let begin = select(0u, end - min(end, params.window), params.window > 0u);
     let table = rows[row].table;
-    // Tiles begin at whole blocks.
-    for (var tile = begin - begin % BLOCK; tile < end; tile += WG) {
+    // Tiles begin at whole blocks, splits at whole tiles.
+    let first_tile = begin - begin % BLOCK;
+    let n_key_tiles = (end - first_tile + WG - 1u) / WG;
+    let n_splits = select(1u, params.n_splits, SPLIT);
+    let split_len = WG * ((n_key_tiles + n_splits - 1u) / n_splits);
+    let split_begin = first_tile + group.z * split_len;
+    let split_end = min(end, split_begin + split_len);
+    for (var tile = split_begin; tile < split_end; tile += WG) {
         let key = tile + lane.index;
-        let visible = key >= begin && key < end;
+        let visible = key >= begin && key < split_end;
         var scores: array<f32, HEADS>;
         if (visible) {
             scores = scores_of(tables[table + key / BLOCK], kv_head, key % BLOCK);
@@ -77,19 +85,28 @@ fn main(lane: Lane, @builtin(workgroup_id) group: vec3<u32>) {
         for (var h = 0u; h < HEADS; h++) {
             total[h] += sum_of(h, lane);
         }
-        add_values(&sums, max(tile, begin) - tile, min(end - tile, WG), table + tile / BLOCK, kv_head, lane.index);
+        add_values(&sums, max(tile, begin) - tile, min(split_end - tile, WG), table + tile / BLOCK, kv_head, lane.index);
         // The next tile overwrites weights and partial sums.
         workgroupBarrier();
     }
     let n_words = params.v_dim / VALUES_PER_WORD;
     for (var h = 0u; h < n_heads; h++) {
-        let at = params.y_offset + row * params.y_stride + (first_head + h) * params.v_dim;
+        var at = params.y_offset + row * params.y_stride + (first_head + h) * params.v_dim;
+        var divisor = total[h];
+        if (SPLIT) {
+            at = ((row * params.n_heads + first_head + h) * params.n_splits + group.z) * (params.v_dim + 2u);
+            divisor = 1.0;
+            if (lane.index == 0u) {
+                y[at + params.v_dim] = total[h];
+                y[at + params.v_dim + 1u] = most[h];
+            }
+        }
         for (var i = 0u; i < V_WORDS; i++) {
             let word = i * WG + lane.index;
             if (word < n_words) {
                 for (var j = 0u; j < VALUES_PER_WORD; j++) {
                     y[at + word * VALUES_PER_WORD + j] =
-                        sums[(h * V_WORDS + i) * VALUES_PER_WORD + j] / total[h];
+                        sums[(h * V_WORDS + i) * VALUES_PER_WORD + j] / divisor;
                 }
             }
         }

@@ -2,7 +2,8 @@
 
 use half::f16;
 use ruvllm_shaders::{
-    AttentionParams, Extent, HeadTile, KV_BLOCK, Kernel, KvAppendParams, KvType, Reduction, RowRecord, flags,
+    AttentionMergeParams, AttentionParams, Extent, HeadTile, KV_BLOCK, Kernel, KvAppendParams, KvType, Reduction,
+    RowRecord, flags,
 };
 
 use crate::device::{Dispatch, Pass, floats, on_all};
@@ -131,7 +132,8 @@ impl Case {
         4.0 / (self.cache.k_dim as f32).sqrt()
     }
 
-    fn check(&self, heads: HeadTile, reduction: Reduction) {
+    /// Runs the kernel, with `n_splits` over 1 the split one and the merge, and compares.
+    fn check(&self, heads: HeadTile, reduction: Reduction, n_splits: u32) {
         let Cache { kv, n_kv_heads, k_dim, v_dim } = self.cache;
         let mut random = Random::new((self.n_heads * 1000 + k_dim + self.window) as u64);
         // Sequences whose blocks lie in a random order, tables one after another.
@@ -182,6 +184,7 @@ impl Case {
             scale: self.scale(),
             softcap: self.softcap,
             window: self.window as u32,
+            n_splits,
             count: 1,
             flags: if self.has_sinks { flags::HAS_SINKS } else { 0 },
         };
@@ -190,21 +193,22 @@ impl Case {
             n_keys: n_keys as u32,
             ..RowRecord::default()
         });
+        let is_split = n_splits > 1;
+        let n_out = if is_split { Kernel::split_words(&params) as usize } else { y_stride };
         let dispatch = Dispatch {
-            kernel: Kernel::Attention { kv, heads, reduction },
+            kernel: Kernel::Attention { kv, heads, is_split, reduction },
             params: params.words(),
-            extent: Extent { n: Kernel::attention_tiles(heads, &params), rows: N_KEYS.len() as u32, slots: 1 },
+            extent: Extent { n: Kernel::attention_tiles(heads, &params), rows: N_KEYS.len() as u32, slots: n_splits },
             buffers: vec![
                 q.clone().into(),
                 keys.into(),
                 values.into(),
                 sinks.clone().into(),
-                vec![0.0f32; 2 + N_KEYS.len() * y_stride].into(),
+                vec![0.0f32; 2 + N_KEYS.len() * n_out].into(),
             ],
             pass: Pass { rows: rows.collect(), tables: tables.clone() },
         };
-        on_all(&dispatch, |name, written| {
-            let y = floats(&written[0]);
+        let compare = |name: &str, y: &[f32]| {
             for (row, n_keys) in N_KEYS.into_iter().enumerate() {
                 for head in 0..self.n_heads {
                     let kv_head = head / (self.n_heads / n_kv_heads);
@@ -229,7 +233,26 @@ impl Case {
                     }
                 }
             }
+        };
+        on_all(&dispatch, |name, mut written| match is_split {
+            false => compare(name, &floats(&written[0])),
+            true => on_all(&self.merge(&params, written.swap_remove(0)), |merge, written| {
+                compare(&format!("{name}, {merge}"), &floats(&written[0]));
+            }),
         });
+    }
+
+    /// The merge of what the split kernel wrote.
+    fn merge(&self, params: &AttentionParams, partial: Vec<u32>) -> Dispatch {
+        let AttentionParams { n_heads, v_dim, n_splits, y_offset, y_stride, count, .. } = *params;
+        let y = vec![0.0f32; y_offset as usize + N_KEYS.len() * y_stride as usize];
+        Dispatch {
+            kernel: Kernel::AttentionMerge,
+            params: AttentionMergeParams { n_heads, v_dim, n_splits, y_offset, y_stride, count }.words(),
+            extent: Extent { n: n_heads, rows: N_KEYS.len() as u32, slots: 1 },
+            buffers: vec![partial.into(), y.into()],
+            pass: Pass::default(),
+        }
     }
 
     /// Weights of the keys, and the relative error of a sum with them: twice the error of a score (numerator and
@@ -249,7 +272,7 @@ impl Case {
         let least = scores.iter().copied().fold(most, f64::min);
         let total: f64 = scores.iter().copied().chain(sink).map(|score| (score - most).exp()).sum();
         let n = scores.len() as f64;
-        let roundings = 2.0 * (error + 8.0 * f64::from(self.softcap)) + 3.0 * (most - least) + 2.0 * n + 32.0;
+        let roundings = 2.0 * (error + 8.0 * f64::from(self.softcap)) + 3.0 * (most - least) + 2.0 * n + 48.0;
         (scores.iter().map(|score| (score - most).exp() / total).collect(), roundings * f64::from(f32::EPSILON))
     }
 }
@@ -279,7 +302,9 @@ fn attention_over_pages() {
         for case in cases(kv) {
             for heads in [HeadTile::One, HeadTile::Four] {
                 for reduction in [Reduction::Subgroup, Reduction::Shared] {
-                    case.check(heads, reduction);
+                    for n_splits in [1, 2, 5] {
+                        case.check(heads, reduction, n_splits);
+                    }
                 }
             }
         }
