@@ -1,8 +1,8 @@
 //! Kernels: an operation, specialised by constants, as WGSL text.
 
+mod bindings;
 mod source;
 
-use crate::binding::{Binding, PARAMS_BINDING};
 use crate::format::WeightFormat;
 use crate::params::{AttentionParams, KvAppendParams};
 
@@ -372,29 +372,6 @@ impl Kernel {
         }
     }
 
-    /// Bindings of group 0: the parameters, then the buffers in order. Group 1 is [`PASS_BINDINGS`].
-    pub fn bindings(&self) -> Vec<Binding> {
-        let own: &[Binding] = match self {
-            Kernel::MatVec { .. } | Kernel::MatMul { .. } => &LINEAR,
-            Kernel::ExpertMatVec { .. } => &EXPERT_LINEAR,
-            Kernel::Embed { .. } => &[Binding::read("w", "array<u32>"), Binding::write("y", "array<f32>")],
-            Kernel::Norm { .. } => &NORM,
-            Kernel::Rope { .. } => &[Binding::read("angles", "array<vec2<f32>>"), Binding::write("x", "array<f32>")],
-            Kernel::Activate { .. } => &ACTIVATE,
-            Kernel::Add => &ADD,
-            Kernel::Gather | Kernel::Softmax { .. } => {
-                &[Binding::read("x", "array<f32>"), Binding::write("y", "array<f32>")]
-            }
-            Kernel::KvAppend { .. } => &KV_APPEND,
-            Kernel::Attention { .. } => &ATTENTION,
-            Kernel::AttentionMerge => &[Binding::read("splits", "array<f32>"), Binding::write("y", "array<f32>")],
-            Kernel::TopK { .. } => &TOP_K,
-            Kernel::RouteExperts { .. } => &ROUTE,
-            Kernel::CombineExperts => &COMBINE,
-        };
-        std::iter::once(PARAMS_BINDING).chain(own.iter().copied()).collect()
-    }
-
     /// Number of workgroups in each dimension.
     pub fn grid(&self, extent: Extent) -> [u32; 3] {
         let Extent { n, rows, slots } = extent;
@@ -436,65 +413,6 @@ impl Kernel {
         params.n_kv_heads * (params.k_dim + params.v_dim) / kv.values_per_word()
     }
 }
-
-const LINEAR: [Binding; 4] = [
-    Binding::read("w", "array<u32>"),
-    Binding::read("x", "array<vec4<f32>>"),
-    Binding::read("bias", "array<f32>"),
-    Binding::write("y", "array<f32>"),
-];
-
-const EXPERT_LINEAR: [Binding; 5] = [
-    Binding::read("w", "array<u32>"),
-    Binding::read("x", "array<vec4<f32>>"),
-    Binding::read("bias", "array<f32>"),
-    Binding::read("experts", "array<u32>"),
-    Binding::write("y", "array<f32>"),
-];
-
-const NORM: [Binding; 4] = [
-    Binding::read("x", "array<f32>"),
-    Binding::read("weight", "array<f32>"),
-    Binding::read("bias", "array<f32>"),
-    Binding::write("y", "array<f32>"),
-];
-
-const ACTIVATE: [Binding; 3] =
-    [Binding::read("a", "array<f32>"), Binding::read("b", "array<f32>"), Binding::write("y", "array<f32>")];
-
-const ADD: [Binding; 3] =
-    [Binding::read("x", "array<f32>"), Binding::read("gate", "array<f32>"), Binding::write("y", "array<f32>")];
-
-const KV_APPEND: [Binding; 4] = [
-    Binding::read("k", "array<f32>"),
-    Binding::read("v", "array<f32>"),
-    Binding::write("k_cache", "array<u32>"),
-    Binding::write("v_cache", "array<u32>"),
-];
-
-const ATTENTION: [Binding; 5] = [
-    Binding::read("q", "array<f32>"),
-    Binding::read("k_cache", "array<u32>"),
-    Binding::read("v_cache", "array<u32>"),
-    Binding::read("sinks", "array<f32>"),
-    Binding::write("y", "array<f32>"),
-];
-
-const TOP_K: [Binding; 3] =
-    [Binding::read("x", "array<f32>"), Binding::write("ids", "array<u32>"), Binding::write("values", "array<f32>")];
-
-const ROUTE: [Binding; 4] = [
-    Binding::read("x", "array<f32>"),
-    Binding::read("choice_bias", "array<f32>"),
-    Binding::write("experts", "array<u32>"),
-    Binding::write("expert_weights", "array<f32>"),
-];
-
-const COMBINE: [Binding; 3] = [
-    Binding::read("x", "array<f32>"),
-    Binding::read("expert_weights", "array<f32>"),
-    Binding::write("y", "array<f32>"),
-];
 
 fn lower(format: WeightFormat) -> String {
     format.name().to_lowercase()
