@@ -1,32 +1,62 @@
-//! `cargo xtask codegen`: what is made of `ruvllm.proto` and committed, so that builds need neither compiler nor crates
-//! for it.
+//! `cargo xtask codegen`: what is generated and committed, so that builds need neither compilers nor crates for it: the
+//! gRPC API of `ruvllm.proto`, and the Metal kernels of the WGSL in `ruvllm-shaders`.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
+use crate::shell::{self, PROFILE, cargo};
 
 /// The description of the gRPC API, and what is made of it.
 const PROTO: &str = "crates/ruvllm-server/proto/ruvllm.proto";
 const CODE: &str = "crates/ruvllm-server/src/handlers/grpc/v1.rs";
 
 /// What is asked for.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Make only this
+    #[arg(value_enum)]
+    only: Option<Target>,
     /// Change nothing; fail if what is committed is not what would be made
     #[arg(long)]
     pub check: bool,
 }
 
+/// Code that can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Target {
+    /// Messages and service of gRPC.
+    Grpc,
+    /// The GPU kernels in Metal's language.
+    Metal,
+}
+
 /// Makes the code, or compares it with what is there.
 ///
 /// # Errors
-/// The description is wrong, or with `check` the code is another one.
+/// What it is made of is wrong, or with `check` the code is another one.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let is_wanted = |target| args.only.is_none_or(|only| only == target);
+    if is_wanted(Target::Grpc) {
+        make_grpc(args.check)?;
+    }
+    if is_wanted(Target::Metal) {
+        make_metal(args.check)?;
+    }
+    Ok(())
+}
+
+/// Runs the example that translates: naga is a dependency of that crate's tests, and none of this program.
+fn make_metal(is_check: bool) -> Result<()> {
+    let mut command = cargo("run --quiet --package ruvllm-shaders --example metal");
+    command.args(["--profile", PROFILE]);
+    shell::run(if is_check { &mut command } else { command.args(["--", "--write"]) })
+}
+
+fn make_grpc(is_check: bool) -> Result<()> {
     let path = shell::root().join(CODE);
     let code = grpc(&shell::root().join(PROTO))?;
-    if !args.check {
+    if !is_check {
         return std::fs::write(&path, code).with_context(|| format!("cannot write {CODE}"));
     }
     let committed = std::fs::read_to_string(&path).with_context(|| format!("cannot read {CODE}"))?;
@@ -55,6 +85,6 @@ fn grpc(proto: &Path) -> Result<String> {
 mod tests {
     #[test]
     fn committed_code_is_what_the_description_gives() {
-        super::run(&super::Args { check: true }).expect("run `cargo xtask codegen`");
+        super::make_grpc(true).expect("run `cargo xtask codegen`");
     }
 }

@@ -16,6 +16,7 @@ mod shell;
 mod soak;
 mod synth;
 mod tidy;
+mod vulkan;
 
 use std::process::ExitCode;
 
@@ -51,7 +52,7 @@ enum Command {
     Soak(soak::Args),
     /// Fuzz everything that reads bytes of strangers
     Fuzz(fuzz::Args),
-    /// Make what is generated and committed: the gRPC API
+    /// Make what is generated and committed: the gRPC API, the Metal kernels
     Codegen(codegen::Args),
     /// Test the aarch64 (NEON) kernels under emulation
     Cross(cross::Args),

@@ -36,12 +36,14 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 24] = [
+const LAYERS: [(&str, u8); 26] = [
     ("ruvllm-ggml", 0),
+    ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
     ("ruvllm-kernels", 1),
     ("ruvllm-gguf", 1),
     ("ruvllm-store", 1),
+    ("ruvllm-gpu", 2),
     ("ruvllm-kvcache", 2),
     ("ruvllm-model", 2),
     ("ruvllm-text", 2),

@@ -1,0 +1,88 @@
+//! Bindings of each kernel.
+
+use super::Kernel;
+use crate::binding::{Binding, PARAMS_BINDING};
+
+impl Kernel {
+    /// Bindings of group 0: the parameters, then the buffers in order. Group 1 is [`PASS_BINDINGS`](crate::PASS_BINDINGS).
+    pub fn bindings(&self) -> Vec<Binding> {
+        let own: &[Binding] = match self {
+            Kernel::MatVec { .. } | Kernel::MatMul { .. } => &LINEAR,
+            Kernel::ExpertMatVec { .. } => &EXPERT_LINEAR,
+            Kernel::Embed { .. } => &[Binding::read("w", "array<u32>"), Binding::write("y", "array<f32>")],
+            Kernel::Norm { .. } => &NORM,
+            Kernel::Rope { .. } => &[Binding::read("angles", "array<vec2<f32>>"), Binding::write("x", "array<f32>")],
+            Kernel::Activate { .. } => &ACTIVATE,
+            Kernel::Add => &ADD,
+            Kernel::Gather | Kernel::Softmax { .. } => {
+                &[Binding::read("x", "array<f32>"), Binding::write("y", "array<f32>")]
+            }
+            Kernel::KvAppend { .. } => &KV_APPEND,
+            Kernel::Attention { .. } => &ATTENTION,
+            Kernel::AttentionMerge => &[Binding::read("splits", "array<f32>"), Binding::write("y", "array<f32>")],
+            Kernel::TopK { .. } => &TOP_K,
+            Kernel::RouteExperts { .. } => &ROUTE,
+            Kernel::CombineExperts => &COMBINE,
+        };
+        std::iter::once(PARAMS_BINDING).chain(own.iter().copied()).collect()
+    }
+}
+
+const LINEAR: [Binding; 4] = [
+    Binding::read("w", "array<u32>"),
+    Binding::read("x", "array<vec4<f32>>"),
+    Binding::read("bias", "array<f32>"),
+    Binding::write("y", "array<f32>"),
+];
+
+const EXPERT_LINEAR: [Binding; 5] = [
+    Binding::read("w", "array<u32>"),
+    Binding::read("x", "array<vec4<f32>>"),
+    Binding::read("bias", "array<f32>"),
+    Binding::read("experts", "array<u32>"),
+    Binding::write("y", "array<f32>"),
+];
+
+const NORM: [Binding; 4] = [
+    Binding::read("x", "array<f32>"),
+    Binding::read("weight", "array<f32>"),
+    Binding::read("bias", "array<f32>"),
+    Binding::write("y", "array<f32>"),
+];
+
+const ACTIVATE: [Binding; 3] =
+    [Binding::read("a", "array<f32>"), Binding::read("b", "array<f32>"), Binding::write("y", "array<f32>")];
+
+const ADD: [Binding; 3] =
+    [Binding::read("x", "array<f32>"), Binding::read("gate", "array<f32>"), Binding::write("y", "array<f32>")];
+
+const KV_APPEND: [Binding; 4] = [
+    Binding::read("k", "array<f32>"),
+    Binding::read("v", "array<f32>"),
+    Binding::write("k_cache", "array<u32>"),
+    Binding::write("v_cache", "array<u32>"),
+];
+
+const ATTENTION: [Binding; 5] = [
+    Binding::read("q", "array<f32>"),
+    Binding::read("k_cache", "array<u32>"),
+    Binding::read("v_cache", "array<u32>"),
+    Binding::read("sinks", "array<f32>"),
+    Binding::write("y", "array<f32>"),
+];
+
+const TOP_K: [Binding; 3] =
+    [Binding::read("x", "array<f32>"), Binding::write("ids", "array<u32>"), Binding::write("values", "array<f32>")];
+
+const ROUTE: [Binding; 4] = [
+    Binding::read("x", "array<f32>"),
+    Binding::read("choice_bias", "array<f32>"),
+    Binding::write("experts", "array<u32>"),
+    Binding::write("expert_weights", "array<f32>"),
+];
+
+const COMBINE: [Binding; 3] = [
+    Binding::read("x", "array<f32>"),
+    Binding::read("expert_weights", "array<f32>"),
+    Binding::write("y", "array<f32>"),
+];

@@ -1,0 +1,13 @@
+//! Every kernel against plain Rust, on every adapter of the machine.
+
+mod attention;
+mod device;
+mod elementwise;
+mod experts;
+mod formats;
+mod linear;
+mod norms;
+mod random;
+mod reference;
+mod rows;
+mod texts;
