@@ -113,7 +113,7 @@ fn texts_of_tenants_that_are_no_more_are_removed() {
 fn a_file_holds_no_more_than_its_share_of_memory() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = options(folder.path());
-    let (n_answers, budget_bytes) = (60, 128 << 10);
+    let (n_answers, budget_bytes) = (140, 128 << 10);
     let mut engine = load("llama-a", budget_bytes);
     let history = DraftHistory::open(&mut engine, &options).expect("no key file is wrong");
     for seed in 0..n_answers {

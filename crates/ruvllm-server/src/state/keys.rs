@@ -142,6 +142,8 @@ struct State {
     modified: Option<SystemTime>,
     /// Tenants that had a quota once: those that have none any more are told so.
     limited: Vec<u64>,
+    /// The keys have changed since somebody asked whether they have.
+    has_changed: bool,
 }
 
 impl Keys {
@@ -154,7 +156,13 @@ impl Keys {
         let modified = options.file.as_deref().and_then(modified);
         Ok(Keys {
             options,
-            state: Mutex::new(State { keys, looked_at: Instant::now(), modified, limited: Vec::new() }),
+            state: Mutex::new(State {
+                keys,
+                looked_at: Instant::now(),
+                modified,
+                limited: Vec::new(),
+                has_changed: false,
+            }),
         })
     }
 
@@ -193,30 +201,44 @@ impl Keys {
 
     /// Returns the keys, read again if the file has changed.
     fn current(&self) -> Arc<Vec<([u8; 32], Tenant)>> {
-        self.look();
-        Arc::clone(&self.lock().keys)
+        let mut state = self.lock();
+        self.refresh(&mut state);
+        Arc::clone(&state.keys)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file again if it has changed; what runs by keys that are gone ends then. Returns whether it has.
+    /// Reads the file again if it has changed; what runs by keys that are gone ends then. Returns whether it has since the last
+    /// call, by this one or by a request.
     pub(crate) fn look(&self) -> bool {
         let mut state = self.lock();
-        let Some(file) = self.options.file.as_deref().filter(|_| state.looked_at.elapsed() >= LOOK_INTERVAL) else {
-            return false;
-        };
-        state.looked_at = Instant::now();
-        modified(file) != state.modified && self.reread(&mut state)
+        self.refresh(&mut state);
+        std::mem::take(&mut state.has_changed)
     }
 
     /// Reads the file again, changed or not; as [`Keys::look`].
     pub(crate) fn read_again(&self) -> bool {
-        self.options.file.is_some() && self.reread(&mut self.lock())
+        let mut state = self.lock();
+        if self.options.file.is_some() {
+            self.reread(&mut state);
+        }
+        std::mem::take(&mut state.has_changed)
     }
 
-    fn reread(&self, state: &mut State) -> bool {
+    /// Reads the file again if it is due and the file has changed.
+    fn refresh(&self, state: &mut State) {
+        let Some(file) = self.options.file.as_deref().filter(|_| state.looked_at.elapsed() >= LOOK_INTERVAL) else {
+            return;
+        };
+        state.looked_at = Instant::now();
+        if modified(file) != state.modified {
+            self.reread(state);
+        }
+    }
+
+    fn reread(&self, state: &mut State) {
         let modified = self.options.file.as_deref().and_then(modified);
         match read(&self.options, &state.keys) {
             Ok(keys) => {
@@ -226,14 +248,10 @@ impl Keys {
                     tenant.revoked.is.store(true, Ordering::Release);
                     tenant.revoked.told.notify_waiters();
                 }
-                (state.keys, state.modified) = (Arc::new(keys), modified);
-                true
+                (state.keys, state.modified, state.has_changed) = (Arc::new(keys), modified, true);
             }
             // A file that is being written is read the next time; who was known stays known.
-            Err(line) => {
-                tracing::error!(error = %line, "the key file was not read again");
-                false
-            }
+            Err(line) => tracing::error!(error = %line, "the key file was not read again"),
         }
     }
 
