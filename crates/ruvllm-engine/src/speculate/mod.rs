@@ -66,7 +66,7 @@ impl FromStr for Speculation {
 pub struct DraftCount {
     /// Tokens that were drafted.
     pub draft_tokens: usize,
-    /// Those of them that the model accepted.
+    /// Tokens of them that the model accepted.
     pub accepted_tokens: usize,
 }
 

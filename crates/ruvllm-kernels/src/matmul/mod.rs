@@ -176,7 +176,7 @@ impl MatmulKernels {
 /// # Panics
 /// If the row lengths differ, `x` does not hold [`Matrix::act_format`], or `out` has another size.
 pub fn matmul(threads: &ThreadPool, w: &Matrix, x: &Acts, out: &mut [f32]) {
-    region::multiply::<1>(threads, x, [Product { matrix: w, rows: x.all_rows(), out }], None);
+    region::multiply::<1>(threads, x, [GroupedProduct { matrix: w, rows: x.all_rows(), out }], None);
 }
 
 /// Several products of the same activations (Q, K and V; gate and up) as one parallel region.
@@ -204,8 +204,11 @@ pub fn matmul_many_prefetching(
 const MAX_PRODUCTS: usize = 8;
 
 /// Returns the products of some matrices with all activation rows.
-fn of_all_rows<'a>(x: &'a Acts, products: &'a mut [(&Matrix, &mut [f32])]) -> impl IntoIterator<Item = Product<'a>> {
-    products.iter_mut().map(|(matrix, out)| Product { matrix, rows: x.all_rows(), out })
+fn of_all_rows<'a>(
+    x: &'a Acts,
+    products: &'a mut [(&Matrix, &mut [f32])],
+) -> impl IntoIterator<Item = GroupedProduct<'a>> {
+    products.iter_mut().map(|(matrix, out)| GroupedProduct { matrix, rows: x.all_rows(), out })
 }
 
 /// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
@@ -213,12 +216,12 @@ fn of_all_rows<'a>(x: &'a Acts, products: &'a mut [(&Matrix, &mut [f32])]) -> im
 /// # Panics
 /// As [`matmul`] does, and if a row does not exist.
 pub fn matmul_rows(threads: &ThreadPool, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
-    region::multiply::<1>(threads, x, [Product { matrix: w, rows, out }], None);
+    region::multiply::<1>(threads, x, [GroupedProduct { matrix: w, rows, out }], None);
 }
 
 /// A matrix, and the activation rows that it is multiplied with.
 #[derive(Debug)]
-pub struct Product<'a> {
+pub struct GroupedProduct<'a> {
     /// The matrix.
     pub matrix: &'a Matrix,
     /// Numbers of the activation rows, in any order; repeats are allowed.
@@ -235,6 +238,6 @@ pub const MAX_GROUPED: usize = 64;
 ///
 /// # Panics
 /// As [`matmul_rows`] does, and with more than [`MAX_GROUPED`] products.
-pub fn matmul_grouped<'a>(threads: &ThreadPool, x: &Acts, products: impl IntoIterator<Item = Product<'a>>) {
+pub fn matmul_grouped<'a>(threads: &ThreadPool, x: &Acts, products: impl IntoIterator<Item = GroupedProduct<'a>>) {
     region::multiply::<MAX_GROUPED>(threads, x, products, None);
 }

@@ -7,7 +7,7 @@ use ruvllm_threads::{ThreadPool, share};
 use super::acts::Acts;
 use super::format::{BLOCK, PANEL_ROWS};
 use super::stream::Stream;
-use super::{Matrix, Product};
+use super::{GroupedProduct, Matrix};
 use crate::prefetch::PrefetchPlan;
 
 /// Where workers write the columns of the rows they claimed.
@@ -125,11 +125,11 @@ impl<'a, const N: usize> Plan<'a, N> {
 pub(super) fn multiply<'a, const N: usize>(
     threads: &ThreadPool,
     x: &Acts,
-    products: impl IntoIterator<Item = Product<'a>>,
+    products: impl IntoIterator<Item = GroupedProduct<'a>>,
     prefetch: Option<&PrefetchPlan>,
 ) {
     let mut plan = Plan::<N>::new();
-    for Product { matrix, rows, out } in products {
+    for GroupedProduct { matrix, rows, out } in products {
         assert!(rows.iter().all(|&row| (row as usize) < x.n()), "matmul: a row is not among the {} held", x.n());
         matrix.check(x, rows.len(), out);
         if !rows.is_empty() {

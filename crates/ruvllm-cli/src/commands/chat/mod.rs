@@ -156,6 +156,7 @@ impl ChatArgs {
             ("--learn", self.learning.learn),
             ("--session", self.cache.session.is_some()),
             ("--cache-dir", self.cache.cache_dir.is_some()),
+            ("--cache-mib", self.cache.size.cache_mib.is_some()),
             ("--no-prefix-cache", self.cache.no_prefix_cache),
             ("--draft-model", self.speculation.draft_model.is_some()),
             ("--draft-history", self.draft_history.draft_history.is_some()),

@@ -13,6 +13,7 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_server::{AdapterOptions, DraftTextsOptions, ModelSource, ServerOptions};
 
 use crate::tools::app::App;
+use crate::tools::args::cache::CacheSizeArgs;
 use crate::tools::args::sampling::SamplingArgs;
 use crate::tools::args::speculation::{DraftHistoryArgs, SpeculationArgs};
 use crate::tools::args::{ContextArgs, LoadArgs, MAX_CTX, count};
@@ -149,6 +150,8 @@ pub struct ServeArgs {
         help_heading = "Cache"
     )]
     cache_dir: Option<PathBuf>,
+    #[command(flatten)]
+    cache_size: CacheSizeArgs,
     /// Compute every prompt from its first token on, also what is known from before
     #[arg(long, help_heading = "Cache")]
     no_prefix_cache: bool,
@@ -376,6 +379,7 @@ impl ServeArgs {
                 adapter_bytes: self.adapter_memory << 20,
                 prefix_cache: !self.no_prefix_cache,
                 cache_dir: self.cache_dir(name),
+                cache_bytes: self.cache_size.bytes_max(),
                 draft: if i == 0 { self.speculation.draft(app)? } else { None },
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };

@@ -6,6 +6,7 @@ use clap::Args;
 use ruvllm_engine::LoadOptions;
 use ruvllm_kvcache::disk;
 
+use crate::tools::args::count;
 use crate::tools::check;
 use crate::tools::env::Settings;
 use crate::tools::error::Result;
@@ -22,9 +23,29 @@ pub struct CacheArgs {
     /// Folder that keeps computed prompts and sessions for the next start [default: kv in RUVLLM_HOME]
     #[arg(long, value_name = "DIR", help_heading = "Cache")]
     pub cache_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub size: CacheSizeArgs,
     /// Compute every prompt from its first token on, also what is known from before
     #[arg(long, help_heading = "Cache")]
     pub no_prefix_cache: bool,
+}
+
+/// How much is kept on disk.
+#[derive(Args, Clone, Debug)]
+pub struct CacheSizeArgs {
+    /// Most MiB on disk for computed prompts and sessions, and as many beside them for weights as they are computed with
+    /// [default: 4096]
+    ///
+    /// A model whose weights take more is prepared at each start: 8 billion parameters in 4 bits want 5000.
+    #[arg(long, value_name = "MIB", value_parser = count::<64, { 1 << 24 }>, help_heading = "Cache")]
+    pub cache_mib: Option<usize>,
+}
+
+impl CacheSizeArgs {
+    /// Returns the most bytes on disk, if the option says so.
+    pub fn bytes_max(&self) -> Option<u64> {
+        self.cache_mib.map(|mib| (mib as u64) << 20)
+    }
 }
 
 impl CacheArgs {
@@ -47,7 +68,13 @@ impl CacheArgs {
     pub fn apply(&self, options: LoadOptions, settings: &Settings) -> LoadOptions {
         let folder = self.folder(settings);
         let uses_disk = !self.no_prefix_cache || self.must_have_disk();
-        LoadOptions { prefix_cache: !self.no_prefix_cache, cache_dir: uses_disk.then_some(folder), ..options }
+        let cache_bytes = self.size.bytes_max();
+        LoadOptions {
+            prefix_cache: !self.no_prefix_cache,
+            cache_dir: uses_disk.then_some(folder),
+            cache_bytes,
+            ..options
+        }
     }
 
     /// Returns whether a folder that cannot be used is an error: somebody asked for it.

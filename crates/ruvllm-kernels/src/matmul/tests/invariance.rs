@@ -41,7 +41,7 @@ pub(super) fn check_invariance(
         let products = cuts.windows(2).map(|cut| {
             let (out, rest) = std::mem::take(&mut left).split_at_mut((cut[1] - cut[0]) * n_rows);
             left = rest;
-            Product { matrix: &w, rows: &rows[cut[0]..cut[1]], out }
+            GroupedProduct { matrix: &w, rows: &rows[cut[0]..cut[1]], out }
         });
         matmul_grouped(&threads, &all, products);
         for (&row, out) in rows.iter().zip(out.chunks_exact(n_rows)) {

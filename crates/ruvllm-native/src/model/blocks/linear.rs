@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::matmul::{
-    self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, MakeChunk, Matrix, Product, ShortlistOut, TopK,
+    self, ActFormat, Acts, Chunking, GroupedProduct, HeadShortlist, MadeRows, MakeChunk, Matrix, ShortlistOut, TopK,
 };
 use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_lora::{AdaptedRows, InputRows, LowRank};
@@ -261,7 +261,7 @@ impl<'a> Operand<'a> {
         // The experts of the next layer are not known yet.
         compute.threads.set_next(&NextShares::default());
         let products = stacks.iter_mut().flat_map(|stack| {
-            stack.of(runs.clone()).map(|(run, linear, out)| Product {
+            stack.of(runs.clone()).map(|(run, linear, out)| GroupedProduct {
                 matrix: &linear.matrix,
                 rows: &rows[run.rows],
                 out,
