@@ -46,6 +46,7 @@ pub struct RequestId(u64);
 
 /// Event of a request in a step.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "an event is handed on once; a request has one large one, its last")]
 pub enum Event {
     /// It got a token.
     Token(RequestId, TokenEvent),

@@ -89,6 +89,7 @@ impl std::fmt::Debug for ServiceOptions {
 
 /// Event of a request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "an event is handed on once; a request has one large one, its last")]
 pub enum ServiceEvent {
     /// It got a token.
     Token(TokenEvent),

@@ -388,7 +388,8 @@ mod tests {
     #[test]
     fn what_a_keeper_was_told_is_drafted_from_in_another_process() {
         use std::sync::{Arc, Mutex};
-        let told: Arc<Mutex<Vec<(u64, Vec<u32>)>>> = Arc::default();
+        type Told = Vec<(u64, Vec<u32>)>;
+        let told: Arc<Mutex<Told>> = Arc::default();
         let (mut history, of_keeper) = (History::new(1 << 20), Arc::clone(&told));
         history.set_keeper(Box::new(move |tenant, tokens| {
             of_keeper.lock().expect("no panic").push((tenant, tokens.to_vec()));
