@@ -1,7 +1,7 @@
 //! The GGML tensor types: names, type ids and block sizes, and the layout of their on-disk blocks.
 //!
 //! [`GgmlType`] is the table of types, which needs nothing. The feature `blocks` adds the blocks as structs of bytes that a
-//! slice of a file can be viewed as, and the codebooks of the types that have some.
+//! slice of a file can be viewed as, and the codebooks of the types that have some. The feature `quantize` makes blocks of rows of f32.
 //!
 //! ```
 //! use ruvllm_ggml::GgmlType;
@@ -16,11 +16,15 @@ use std::fmt;
 
 #[cfg(feature = "blocks")]
 mod grids;
+#[cfg(feature = "quantize")]
+mod quantize;
 #[cfg(feature = "blocks")]
 mod structs;
 
 #[cfg(feature = "blocks")]
 pub use grids::*;
+#[cfg(feature = "quantize")]
+pub use quantize::{can_quantize, is_finite, quantize_row};
 #[cfg(feature = "blocks")]
 pub use structs::*;
 

@@ -10,6 +10,12 @@ use half::f16;
 pub struct F16Le(pub [u8; 2]);
 
 impl F16Le {
+    /// Returns the nearest f16, ties to even.
+    #[inline]
+    pub fn from_f32(x: f32) -> F16Le {
+        F16Le(f16::from_f32(x).to_le_bytes())
+    }
+
     /// Returns the value, exactly.
     #[inline]
     pub fn to_f32(self) -> f32 {

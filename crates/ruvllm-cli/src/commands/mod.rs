@@ -13,6 +13,7 @@ pub mod lora;
 pub mod perplexity;
 pub mod policy;
 pub mod pull;
+pub mod quantize;
 pub mod rm;
 pub mod route;
 pub mod run;

@@ -41,6 +41,7 @@ fn help_of_every_command() {
         "show",
         "rm",
         "cache",
+        "quantize",
         "lora",
         "learn",
         "eval",

@@ -11,6 +11,7 @@ mod common;
 mod help;
 mod learn;
 mod lora;
+mod quantize;
 mod remote;
 mod route;
 mod serve;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
-use half::f16;
+use ruvllm_ggml::{GgmlType, quantize_row};
 use ruvllm_gguf::{GgufFile, GgufWriter, TensorInfo};
-use ruvllm_kernels::{GgmlType, dequant};
+use ruvllm_kernels::dequant;
 
 use crate::adapter::{Adapter, Delta};
 use crate::bound::Targets;
@@ -129,25 +129,13 @@ fn add<'a>(
 impl Merged {
     /// Returns values in rows of `n_cols` as a tensor of a file has them, and their type: 16 bits where 8 take no row of this length.
     pub fn encode(self, values: &[f32], n_cols: usize) -> (GgmlType, Bytes) {
-        match self {
-            Merged::F32 => (GgmlType::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into()),
-            Merged::Q8 if n_cols.is_multiple_of(32) => {
-                (GgmlType::Q8_0, values.chunks_exact(32).flat_map(q8_0).collect())
-            }
-            Merged::F16 | Merged::Q8 => {
-                let halves = values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes());
-                (GgmlType::F16, halves.collect::<Vec<u8>>().into())
-            }
-        }
+        let ty = match self {
+            Merged::F32 => GgmlType::F32,
+            Merged::Q8 if n_cols.is_multiple_of(32) => GgmlType::Q8_0,
+            Merged::F16 | Merged::Q8 => GgmlType::F16,
+        };
+        let mut bytes = vec![0; ty.row_bytes(values.len()).expect("rows are whole blocks")];
+        quantize_row(ty, values, None, &mut bytes);
+        (ty, bytes.into())
     }
-}
-
-/// A block of Q8_0: its scale in 16 bits, then 32 bytes (`quantize_row_q8_0_ref` of ggml).
-fn q8_0(block: &[f32]) -> [u8; 34] {
-    let scale = block.iter().fold(0.0f32, |max, x| max.max(x.abs())) / 127.0;
-    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let mut bytes = [0; 34];
-    bytes[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
-    bytes[2..].iter_mut().zip(block).for_each(|(to, x)| *to = (x * inverse).round() as i8 as u8);
-    bytes
 }

@@ -1,0 +1,161 @@
+//! `ruvllm quantize`: write a model file in smaller types.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use ruvllm_convert::{
+    ConvertError, ConvertErrorKind, ImportanceMatrix, KeepRule, QuantizeOptions, QuantizeSummary, Recipe, quantize,
+};
+use ruvllm_engine::CancelToken;
+use serde_json::{Map, Value, json};
+
+use crate::tools::app::App;
+use crate::tools::args::{OutputArgs, count};
+use crate::tools::check;
+use crate::tools::error::{Error, Result};
+use crate::tools::interrupt;
+use crate::tools::machine::MAX_THREADS;
+use crate::tools::output::{bytes, print_json, print_line};
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm quantize model-f16.gguf model-q4.gguf --type Q4_K_M
+  ruvllm quantize model-f16.gguf small.gguf --type IQ4_XS --imatrix model.imatrix.gguf
+  ruvllm quantize model-f16.gguf mixed.gguf --type Q4_K_M --keep 'attn_v=Q8_0' --keep '^blk.0.=Q6_K'
+
+Types, of which each is a recipe that gives sensitive matrices more bits: Q2_K_S, Q2_K, Q3_K_S,
+Q3_K_M, Q3_K_L, IQ4_XS, IQ4_NL, Q4_0, Q4_K_S, Q4_K_M, MXFP4_MOE, Q4_1, Q5_0, Q5_K_S, Q5_K_M, Q5_1,
+Q6_K, Q8_0, F16, BF16.";
+
+/// Options of `ruvllm quantize`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct QuantizeArgs {
+    /// The model in F16, BF16 or F32: a path, or a name as 'ruvllm list' shows it
+    #[arg(value_name = "IN")]
+    input: String,
+    /// Where to write; an older file of this name is replaced when the new one is whole
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// Type of the matrices
+    #[arg(long = "type", value_name = "T", value_parser = recipe)]
+    recipe: Recipe,
+    /// Importance matrix of the model: GGUF, or the older .dat
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Type for tensors whose names match a regular expression, instead of the recipe's; may be repeated
+    #[arg(long, value_name = "PATTERN=TYPE", value_parser = rule)]
+    keep: Vec<KeepRule>,
+    /// Quantise a model that is quantised already: it loses twice
+    #[arg(long)]
+    requantize: bool,
+    /// Threads [default: one a core this process may use]
+    #[arg(long, value_name = "N", value_parser = count::<1, MAX_THREADS>)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    form: OutputArgs,
+}
+
+fn recipe(text: &str) -> std::result::Result<Recipe, String> {
+    Recipe::parse(text).map_err(|error| error.to_string())
+}
+
+fn rule(text: &str) -> std::result::Result<KeepRule, String> {
+    KeepRule::parse(text).map_err(|error| error.to_string())
+}
+
+impl From<ConvertError> for Error {
+    fn from(error: ConvertError) -> Error {
+        match error.kind() {
+            ConvertErrorKind::Usage => Error::usage(error),
+            ConvertErrorKind::Cancelled => Error::Interrupted,
+            _ => Error::failure(error),
+        }
+    }
+}
+
+impl QuantizeArgs {
+    /// Quantises the model and says what came of it.
+    ///
+    /// # Errors
+    /// A usage error for an output that is the input; a failure if the model or the importance matrix cannot be used, or
+    /// the output not be written.
+    pub fn run(&self, app: &App) -> Result<()> {
+        if let Some(path) = &self.imatrix {
+            check::readable(path)?;
+        }
+        check::writable(&self.output, &[])?;
+        let imatrix = self.imatrix.as_deref().map(ImportanceMatrix::open).transpose()?;
+        let input = app.store().locate(&self.input, true)?;
+        let options = QuantizeOptions {
+            recipe: self.recipe,
+            imatrix,
+            keep: self.keep.clone(),
+            requantize: self.requantize,
+            n_threads: NonZeroUsize::new(app.settings.threads(self.threads)),
+        };
+        let start = Instant::now();
+        let bar = app.ui.bytes_bar("quantising", 0).of(self.output.display().to_string());
+        let cancel = CancelToken::default();
+        let guard = interrupt::cancels(&cancel);
+        let summary = quantize(&input, &self.output, &options, &mut |progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        drop(guard);
+        bar.finish_and_clear();
+        let summary = summary?;
+        self.warn(app, &summary, options.imatrix.as_ref());
+        self.tell(&summary, options.imatrix.as_ref(), start.elapsed().as_secs_f64())
+    }
+
+    /// Warns of what a person may not expect.
+    fn warn(&self, app: &App, summary: &QuantizeSummary, imatrix: Option<&ImportanceMatrix>) {
+        if let [(first, ty), ..] = &summary.fallbacks[..] {
+            let n = summary.fallbacks.len();
+            app.ui.warn(&format!("{n} tensors have rows too odd for their type, such as {first}, which is {ty} now"));
+        }
+        if let [first, ..] = &summary.without_importance[..] {
+            let n = summary.without_importance.len();
+            app.ui.warn(&format!("the importance matrix does not know {n} tensors, such as {first}"));
+        }
+        if let Some((first, experts)) = imatrix.and_then(|imatrix| imatrix.unused_experts().next()) {
+            let n: usize =
+                imatrix.map_or(0, |imatrix| imatrix.unused_experts().map(|(_, experts)| experts.len()).sum());
+            let line = format!(
+                "the importance matrix saw nothing of {n} experts, such as {} of {first}; their columns count the same",
+                experts[0]
+            );
+            app.ui.warn(&line);
+        }
+    }
+
+    fn tell(&self, summary: &QuantizeSummary, imatrix: Option<&ImportanceMatrix>, seconds: f64) -> Result<()> {
+        let bits = summary.bits_per_weight();
+        if !self.form.json {
+            let (path, from, to) = (self.output.display(), bytes(summary.input_bytes), bytes(summary.output_bytes));
+            let line = format!("wrote {path}: {from} -> {to}, {bits:.2} bits per weight, {seconds:.1} s");
+            return print_line(&line);
+        }
+        let types: Map<String, Value> = summary.types.iter().map(|(ty, n)| (ty.to_string(), json!(n))).collect();
+        let odd = summary.fallbacks.iter().map(|(tensor, ty)| json!({ "tensor": tensor, "type": ty.name() }));
+        let unused = imatrix.into_iter().flat_map(ImportanceMatrix::unused_experts);
+        let unused = unused.map(|(tensor, experts)| json!({ "tensor": tensor, "experts": experts }));
+        print_json(&json!({
+            "path": self.output,
+            "type": self.recipe.name(),
+            "input_bytes": summary.input_bytes,
+            "output_bytes": summary.output_bytes,
+            "bits_per_weight": bits,
+            "seconds": seconds,
+            "tensors": types,
+            "fallbacks": odd.collect::<Vec<_>>(),
+            "without_importance": summary.without_importance,
+            "unused_experts": unused.collect::<Vec<_>>(),
+        }))
+    }
+}

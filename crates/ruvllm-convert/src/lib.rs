@@ -1,0 +1,41 @@
+//! Quantising model files: a GGUF file is written again with its matrices in smaller types.
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use std::path::Path;
+//! use ruvllm_convert::{QuantizeOptions, Recipe, quantize};
+//!
+//! # fn main() -> Result<(), ruvllm_convert::ConvertError> {
+//! let recipe = Recipe::parse("Q4_K_M")?;
+//! let options = QuantizeOptions::new(recipe);
+//! let (input, output) = (Path::new("model-f16.gguf"), Path::new("model-q4.gguf"));
+//! let summary = quantize(input, output, &options, &mut |_| ControlFlow::Continue(()))?;
+//! println!("{} bytes, {:.2} bits per weight", summary.output_bytes, summary.bits_per_weight());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Recipe`] says which tensor gets which type (`mixture`), a [`KeepRule`] is another answer for tensors whose names match,
+//! and an [`ImportanceMatrix`] weighs the errors of columns. Everything that can be wrong is found before the slow work (`plan`);
+//! tensors are then read, quantised and written a part at a time (`rows`), on all threads, and the file appears under its name
+//! when it is whole. The output does not depend on the number of threads.
+//!
+//! It does not run a model: importance matrices come from files.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod imatrix;
+mod mixture;
+mod plan;
+mod quantize;
+mod recipe;
+mod role;
+mod rows;
+mod space;
+
+pub use error::{ConvertError, ConvertErrorKind};
+pub use imatrix::{ImportanceMatrix, TensorImportance};
+pub use plan::KeepRule;
+pub use quantize::{QuantizeOptions, QuantizeProgress, QuantizeSummary, quantize};
+pub use recipe::Recipe;

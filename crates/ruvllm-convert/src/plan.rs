@@ -1,0 +1,163 @@
+//! What will be done with each tensor, found out before anything slow is.
+
+use regex::Regex;
+use ruvllm_ggml::{GgmlType, can_quantize};
+use ruvllm_gguf::{GgufFile, TensorInfo};
+
+use crate::error::{ConvertError, shown};
+use crate::imatrix::ImportanceMatrix;
+use crate::mixture::{Mixture, fallback};
+use crate::quantize::QuantizeOptions;
+use crate::recipe::Recipe;
+use crate::role::{TensorRole, is_quantized};
+
+/// A type for all tensors whose names match, whatever the recipe says.
+#[derive(Clone, Debug)]
+pub struct KeepRule {
+    pattern: Regex,
+    ty: GgmlType,
+}
+
+impl KeepRule {
+    /// Reads `PATTERN=TYPE`: a regular expression that is searched in names, and the name of a type.
+    ///
+    /// # Errors
+    /// There is no `=`, the expression is none, or nothing is quantised to the type.
+    pub fn parse(text: &str) -> Result<KeepRule, ConvertError> {
+        let wrong = |what: String| ConvertError::usage(format!("'{}' {what}", shown(text)));
+        let (pattern, ty) =
+            text.rsplit_once('=').ok_or_else(|| wrong("is no PATTERN=TYPE, such as attn_v=Q8_0".to_owned()))?;
+        if pattern.is_empty() {
+            return Err(wrong("has no pattern before '='; '.' matches every name".to_owned()));
+        }
+        let pattern = Regex::new(pattern).map_err(|_| wrong("has no regular expression before '='".to_owned()))?;
+        let named = |one: &&GgmlType| one.name().eq_ignore_ascii_case(ty);
+        let ty = GgmlType::ALL.iter().find(named).copied().filter(|&ty| can_quantize(ty)).ok_or_else(|| {
+            let names: Vec<_> = GgmlType::ALL.iter().filter(|&&ty| can_quantize(ty)).map(|ty| ty.name()).collect();
+            wrong(format!("names no type to quantise to; choose one of {}", names.join(", ")))
+        })?;
+        Ok(KeepRule { pattern, ty })
+    }
+}
+
+/// A tensor of the output.
+#[derive(Debug)]
+pub(crate) struct PlannedTensor<'a> {
+    pub(crate) info: &'a TensorInfo,
+    pub(crate) ty: GgmlType,
+    /// Importance of the columns, of each expert behind the other.
+    pub(crate) weights: Option<&'a [f32]>,
+    /// There is an importance matrix, and it does not know the tensor.
+    pub(crate) is_unknown: bool,
+    /// The type that its rows are too odd for.
+    pub(crate) instead_of: Option<GgmlType>,
+}
+
+impl PlannedTensor<'_> {
+    /// Returns whether the bytes stay as they are.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.ty == self.info.ty
+    }
+
+    /// Returns the size of the tensor in the output.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.info.n_elements() / self.ty.block_len() * self.ty.block_bytes()
+    }
+}
+
+/// Plans the output's tensors in its order: by layer, then by name.
+///
+/// # Errors
+/// The model cannot be quantised in this way; the line says why and what to do.
+pub(crate) fn plan<'a>(
+    file: &'a GgufFile,
+    options: &'a QuantizeOptions,
+) -> Result<Vec<PlannedTensor<'a>>, ConvertError> {
+    let imatrix = options.imatrix.as_ref();
+    let mut mixture = Mixture::new(file, options.recipe, imatrix.is_some())?;
+    let mut infos: Vec<&TensorInfo> = file.tensors().collect();
+    infos.sort_by(|a, b| (layer(&a.name), &a.name).cmp(&(layer(&b.name), &b.name)));
+    let mut planned = Vec::with_capacity(infos.len());
+    for info in infos {
+        let (ty, instead_of) = choose(info, options, &mut mixture)?;
+        let mut tensor = PlannedTensor { info, ty, weights: None, is_unknown: false, instead_of };
+        if !tensor.is_kept() {
+            check(&tensor, options)?;
+            tensor.weights = imatrix.map_or(Ok(None), |imatrix| weights(info, imatrix))?;
+            tensor.is_unknown = imatrix.is_some() && tensor.weights.is_none();
+            needs_importance(&tensor, options.recipe)?;
+        }
+        planned.push(tensor);
+    }
+    Ok(planned)
+}
+
+/// Layer of a name, -1 for those of none.
+fn layer(name: &str) -> i64 {
+    let digits = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(digits, _)| digits);
+    digits.and_then(|digits| digits.parse::<u32>().ok()).map_or(-1, i64::from)
+}
+
+/// Chooses a tensor's type, and says which one its rows were too odd for.
+fn choose(
+    info: &TensorInfo,
+    options: &QuantizeOptions,
+    mixture: &mut Mixture,
+) -> Result<(GgmlType, Option<GgmlType>), ConvertError> {
+    if !is_quantized(info) {
+        return Ok((info.ty, None));
+    }
+    let ty = match options.keep.iter().find(|rule| rule.pattern.is_match(&info.name)) {
+        Some(rule) => rule.ty,
+        None => mixture.type_of(info)?,
+    };
+    let fitting = fallback(ty, info.shape[0]);
+    Ok((fitting, (fitting != ty).then_some(ty)))
+}
+
+/// Checks that the values of a tensor can be read, and are those of the model.
+fn check(tensor: &PlannedTensor<'_>, options: &QuantizeOptions) -> Result<(), ConvertError> {
+    use GgmlType::*;
+    let from = tensor.info.ty;
+    match from {
+        F32 | F16 | BF16 => Ok(()),
+        I8 | I16 | I32 | I64 | F64 => {
+            let line = format!("values of {from} are not quantised; convert the model to F32, F16 or BF16 first");
+            Err(ConvertError::unsupported(line).of_tensor(&tensor.info.name))
+        }
+        _ if options.requantize => Ok(()),
+        _ => {
+            let line = format!(
+                "the model is quantised already ({from}); use one in F16, BF16 or F32, or pass --requantize and lose quality"
+            );
+            Err(ConvertError::unsupported(line).of_tensor(&tensor.info.name))
+        }
+    }
+}
+
+/// Finds the importance of a tensor's columns.
+fn weights<'a>(info: &TensorInfo, imatrix: &'a ImportanceMatrix) -> Result<Option<&'a [f32]>, ConvertError> {
+    let Some(importance) = imatrix.tensor(&info.name) else { return Ok(None) };
+    let need = info.shape[0] * info.shape.get(2).copied().unwrap_or(1);
+    let have = importance.values.len();
+    match have == need {
+        true => Ok(Some(&importance.values)),
+        // Matrices of token embeddings count something else.
+        false if TensorRole::of(&info.name) == TensorRole::TokenEmbedding => Ok(None),
+        false => {
+            let line = format!("the importance matrix has {have} values and {need} are needed; is it of this model?");
+            Err(ConvertError::invalid(line).of_tensor(&info.name))
+        }
+    }
+}
+
+/// Refuses 2 bits without importance where the recipe has no larger types beside.
+fn needs_importance(tensor: &PlannedTensor<'_>, recipe: Recipe) -> Result<(), ConvertError> {
+    let role = TensorRole::of(&tensor.info.name);
+    let is_edge = matches!(role, TensorRole::TokenEmbedding | TensorRole::Output);
+    if is_edge || recipe != Recipe::Q2_K_S || tensor.ty != GgmlType::Q2_K || tensor.weights.is_some() {
+        return Ok(());
+    }
+    let line = "Q2_K_S needs an importance matrix for it; pass one with --imatrix, or choose Q2_K";
+    Err(ConvertError::unsupported(line).of_tensor(&tensor.info.name))
+}
