@@ -2,7 +2,7 @@
 
 use ruvllm_gguf::{GgmlType, GgufFile};
 use ruvllm_testkit::Golden;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{Bench, error_line, json_of, text};
 
@@ -16,7 +16,13 @@ fn model() -> String {
 fn a_model_is_quantised_and_runs() {
     let bench = Bench::new();
     let args = ["quantize", &model(), "q8.gguf", "--type", "q8_0", "--keep", "attn_v=F16", "--threads", "2", "--json"];
-    let told = bench.json(args);
+    let output = bench.run(args);
+    let told: Value = serde_json::from_str(&text(&output.stdout)).expect("one JSON object");
+    // Its rows are no whole blocks.
+    let warning =
+        "warning: 2 tensors have rows too odd for their type, such as blk.0.ffn_down.weight, which is F16 now";
+    assert!(output.status.success() && text(&output.stderr).contains(warning), "{}", text(&output.stderr));
+    assert_eq!(told["fallbacks"][0], json!({ "tensor": "blk.0.ffn_down.weight", "type": "F16" }));
     let n_bytes = std::fs::metadata(bench.path("q8.gguf")).expect("the output").len();
     assert_eq!(
         (&told["path"], &told["type"], &told["output_bytes"]),
@@ -57,7 +63,7 @@ fn wrong_arguments_cost_one_line() {
     let line = error(&[&model, "o.gguf", "--type", "Q8_0", "--imatrix", "text.dat"], 1);
     assert!(line.contains("text.dat: ") && line.contains("no importance matrix"), "{line}");
 
-    bench.json(["quantize", &model, "q8.gguf", "--type", "Q8_0", "--json"]);
+    assert!(bench.run(["quantize", &model, "q8.gguf", "--type", "Q8_0"]).status.success());
     assert!(error(&["q8.gguf", "o.gguf", "--type", "Q4_0"], 1).contains("pass --requantize"));
     assert!(!bench.path("o.gguf").exists() && !bench.path("o.gguf.part").exists());
 }
