@@ -116,7 +116,6 @@ impl ParsedRequest {
 }
 
 /// Event of a request, from the engine or the other server.
-#[expect(clippy::large_enum_variant, reason = "nearly all are events; a box would be an allocation for each token")]
 enum AnyEvent {
     Progress(PromptProgress),
     Engine(ServiceEvent),
