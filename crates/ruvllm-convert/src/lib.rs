@@ -27,6 +27,7 @@
 mod error;
 mod imatrix;
 mod mixture;
+mod options;
 mod plan;
 mod quantize;
 mod recipe;
@@ -36,6 +37,6 @@ mod space;
 
 pub use error::{ConvertError, ConvertErrorKind};
 pub use imatrix::{ImportanceMatrix, TensorImportance};
-pub use plan::KeepRule;
-pub use quantize::{QuantizeOptions, QuantizeProgress, QuantizeSummary, quantize};
+pub use options::{KeepRule, QuantizeOptions};
+pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};
 pub use recipe::Recipe;

@@ -1,44 +1,14 @@
 //! What will be done with each tensor, found out before anything slow is.
 
-use regex::Regex;
-use ruvllm_ggml::{GgmlType, can_quantize};
+use ruvllm_ggml::GgmlType;
 use ruvllm_gguf::{GgufFile, TensorInfo};
 
-use crate::error::{ConvertError, shown};
+use crate::error::ConvertError;
 use crate::imatrix::ImportanceMatrix;
 use crate::mixture::{Mixture, fallback};
-use crate::quantize::QuantizeOptions;
+use crate::options::QuantizeOptions;
 use crate::recipe::Recipe;
 use crate::role::{TensorRole, is_quantized};
-
-/// A type for all tensors whose names match, whatever the recipe says.
-#[derive(Clone, Debug)]
-pub struct KeepRule {
-    pattern: Regex,
-    ty: GgmlType,
-}
-
-impl KeepRule {
-    /// Reads `PATTERN=TYPE`: a regular expression that is searched in names, and the name of a type.
-    ///
-    /// # Errors
-    /// There is no `=`, the expression is none, or nothing is quantised to the type.
-    pub fn parse(text: &str) -> Result<KeepRule, ConvertError> {
-        let wrong = |what: String| ConvertError::usage(format!("'{}' {what}", shown(text)));
-        let (pattern, ty) =
-            text.rsplit_once('=').ok_or_else(|| wrong("is no PATTERN=TYPE, such as attn_v=Q8_0".to_owned()))?;
-        if pattern.is_empty() {
-            return Err(wrong("has no pattern before '='; '.' matches every name".to_owned()));
-        }
-        let pattern = Regex::new(pattern).map_err(|_| wrong("has no regular expression before '='".to_owned()))?;
-        let named = |one: &&GgmlType| one.name().eq_ignore_ascii_case(ty);
-        let ty = GgmlType::ALL.iter().find(named).copied().filter(|&ty| can_quantize(ty)).ok_or_else(|| {
-            let names: Vec<_> = GgmlType::ALL.iter().filter(|&&ty| can_quantize(ty)).map(|ty| ty.name()).collect();
-            wrong(format!("names no type to quantise to; choose one of {}", names.join(", ")))
-        })?;
-        Ok(KeepRule { pattern, ty })
-    }
-}
 
 /// A tensor of the output.
 #[derive(Debug)]
@@ -107,8 +77,8 @@ fn choose(
     if !is_quantized(info) {
         return Ok((info.ty, None));
     }
-    let ty = match options.keep.iter().find(|rule| rule.pattern.is_match(&info.name)) {
-        Some(rule) => rule.ty,
+    let ty = match options.keep.iter().find_map(|rule| rule.type_of(&info.name)) {
+        Some(ty) => ty,
         None => mixture.type_of(info)?,
     };
     let fitting = fallback(ty, info.shape[0]);

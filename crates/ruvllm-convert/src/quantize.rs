@@ -2,18 +2,15 @@
 
 use std::cell::RefCell;
 use std::io::{self, Read};
-use std::num::NonZeroUsize;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
-use std::thread;
 
 use ruvllm_ggml::GgmlType;
 use ruvllm_gguf::{GgufFile, GgufWriter, Metadata, TensorData};
 
 use crate::error::{ConvertError, ConvertErrorKind};
-use crate::imatrix::ImportanceMatrix;
-use crate::plan::{KeepRule, PlannedTensor, plan};
-use crate::recipe::Recipe;
+use crate::options::QuantizeOptions;
+use crate::plan::{PlannedTensor, plan};
 use crate::rows::Rows;
 use crate::space;
 
@@ -25,33 +22,6 @@ const QUANTIZATION_VERSION: u32 = 2;
 
 /// Longest text of a path or data set in a file's metadata, in bytes.
 const TEXT_BYTES_MAX: usize = 127;
-
-/// Options of [`quantize`].
-#[derive(Clone, Debug)]
-pub struct QuantizeOptions {
-    /// Types of the tensors.
-    pub recipe: Recipe,
-    /// Importance of the columns.
-    pub imatrix: Option<ImportanceMatrix>,
-    /// Types for tensors by name; of several rules the first that matches holds.
-    pub keep: Vec<KeepRule>,
-    /// Whether tensors that are quantised already are quantised again.
-    pub requantize: bool,
-    /// Threads; none: as many as the machine has.
-    pub n_threads: Option<NonZeroUsize>,
-}
-
-impl QuantizeOptions {
-    /// Returns the options of a recipe with nothing else.
-    pub fn new(recipe: Recipe) -> QuantizeOptions {
-        QuantizeOptions { recipe, imatrix: None, keep: Vec::new(), requantize: false, n_threads: None }
-    }
-
-    fn n_threads(&self) -> usize {
-        let n = self.n_threads.or_else(|| thread::available_parallelism().ok());
-        n.map_or(1, NonZeroUsize::get)
-    }
-}
 
 /// Progress of [`quantize`], told a few times a second; work ends when the callback breaks.
 #[derive(Clone, Copy, Debug)]

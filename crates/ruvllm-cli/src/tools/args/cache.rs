@@ -30,7 +30,7 @@ pub struct CacheArgs {
     pub no_prefix_cache: bool,
 }
 
-/// How much is kept on disk.
+/// Bound of what is kept on disk.
 #[derive(Args, Clone, Debug)]
 pub struct CacheSizeArgs {
     /// Most MiB on disk for computed prompts and sessions, and as many beside them for weights as they are computed with
