@@ -104,7 +104,7 @@ fn test(totals: &mut Totals) -> Result<()> {
 }
 
 /// Examples that stand for what a stranger does with one crate. They run without arguments and check what they compute.
-const EXAMPLES: [&str; 10] = [
+const EXAMPLES: [&str; 9] = [
     "tensors",
     "quantized_matmul",
     "radix_cache",
@@ -114,7 +114,6 @@ const EXAMPLES: [&str; 10] = [
     "tokio_stream",
     "teach",
     "notes",
-    "metal",
 ];
 
 /// Runs the examples, which were built with the tests.
