@@ -34,7 +34,7 @@ enum Target {
 /// Makes the code, or compares it with what is there.
 ///
 /// # Errors
-/// What it is made of is wrong, or with `check` the code is another one.
+/// A source is wrong, or with `check` the code is another one.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let is_wanted = |target| args.only.is_none_or(|only| only == target);
     if is_wanted(Target::Grpc) {

@@ -1,4 +1,4 @@
-//! What will be done with each tensor, found out before anything slow is.
+//! Plan of what is done with each tensor, made before anything slow.
 
 use ruvllm_ggml::GgmlType;
 use ruvllm_gguf::{GgufFile, TensorInfo};

@@ -1,4 +1,4 @@
-//! What a tensor is for, by its name, and whether it is quantised at all.
+//! Role of a tensor by its name, and whether it is quantised at all.
 
 use ruvllm_gguf::TensorInfo;
 

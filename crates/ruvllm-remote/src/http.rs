@@ -16,7 +16,7 @@ use crate::options::RemoteOptions;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 /// The longest wait between two attempts, whatever the server asks for.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// How often a wait between two attempts looks whether the request is given up.
+/// Interval at which a wait between two attempts looks whether the request is given up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest wait for the answer to the question whether a server is there.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ pub struct RemoteOptions {
     pub model: Option<String>,
     /// Key that goes along as a bearer token. Whoever starts the program reads it from the environment or a file.
     pub key: Option<String>,
-    /// Where the key comes from, such as the name of a variable: errors about the key name it.
+    /// Source of the key, such as the name of a variable: errors about the key name it.
     pub key_name: Option<String>,
     /// The longest wait for a connection.
     pub connect_timeout: Duration,

@@ -14,7 +14,7 @@ use ruvllm_shaders::{Access, Binding, Kernel, METAL_PASS_INDEX, METAL_SIZES_INDE
 /// Metal 2.3 (macOS 11, iOS 14) has SIMD-group functions and matrices.
 const LANGUAGE: (u8, u8) = (2, 3);
 
-/// Where the translations lie, and the table of them.
+/// Folder of the translations and of their table.
 const FOLDER: &str = "metal";
 const TABLE: &str = "src/metal/table.rs";
 

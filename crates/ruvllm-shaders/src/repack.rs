@@ -62,7 +62,7 @@ impl Planes<'_> {
         }
     }
 
-    /// Where planes of so many words a unit end.
+    /// Returns the end of planes of so many words a unit.
     fn after(&self, words_per_unit: usize) -> usize {
         words_per_unit * self.n_units
     }

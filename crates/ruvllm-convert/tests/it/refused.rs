@@ -1,4 +1,4 @@
-//! What is refused, with one line that says why, before anything is written.
+//! Refusals: one line that says why, before anything is written.
 
 use std::ops::ControlFlow;
 use std::path::Path;

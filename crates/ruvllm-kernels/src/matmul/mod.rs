@@ -211,14 +211,6 @@ fn of_all_rows<'a>(
     products.iter_mut().map(|(matrix, out)| GroupedProduct { matrix, rows: x.all_rows(), out })
 }
 
-/// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
-///
-/// # Panics
-/// As [`matmul`] does, and if a row does not exist.
-pub fn matmul_rows(threads: &ThreadPool, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
-    region::multiply::<1>(threads, x, [GroupedProduct { matrix: w, rows, out }], None);
-}
-
 /// A matrix, and the activation rows that it is multiplied with.
 #[derive(Debug)]
 pub struct GroupedProduct<'a> {
@@ -226,18 +218,18 @@ pub struct GroupedProduct<'a> {
     pub matrix: &'a Matrix,
     /// Numbers of the activation rows, in any order; repeats are allowed.
     pub rows: &'a [u32],
-    /// Where the results go: `[rows.len(), matrix.n_rows()]`, row-major.
+    /// Results: `[rows.len(), matrix.n_rows()]`, row-major.
     pub out: &'a mut [f32],
 }
 
 /// Most products of one [`matmul_grouped`].
 pub const MAX_GROUPED: usize = 64;
 
-/// Several products, each of its own rows of `x` (the experts of a mixture), as one parallel region: the same bits as
-/// [`matmul_rows`] of each.
+/// Several products, each of its own rows of `x` (the experts of a mixture), as one parallel region: row `i` of a result is
+/// `X[rows[i]] · Wᵀ`, with the same bits as [`matmul`].
 ///
 /// # Panics
-/// As [`matmul_rows`] does, and with more than [`MAX_GROUPED`] products.
+/// As [`matmul`] does, if a row does not exist, and with more than [`MAX_GROUPED`] products.
 pub fn matmul_grouped<'a>(threads: &ThreadPool, x: &Acts, products: impl IntoIterator<Item = GroupedProduct<'a>>) {
     region::multiply::<MAX_GROUPED>(threads, x, products, None);
 }

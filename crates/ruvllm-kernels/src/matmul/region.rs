@@ -10,7 +10,7 @@ use super::stream::Stream;
 use super::{GroupedProduct, Matrix};
 use crate::prefetch::PrefetchPlan;
 
-/// Where workers write the columns of the rows they claimed.
+/// Address of results, to which workers write the columns of the rows they claimed.
 #[derive(Clone, Copy)]
 pub(super) struct Out(pub(super) *mut f32);
 
@@ -38,7 +38,7 @@ impl Part<'_> {
     }
 }
 
-/// How the panels of up to `N` matrices are shared out: in units of one or two panels, of which a worker claims a multiple of
+/// Plan that shares out the panels of up to `N` matrices: in units of one or two panels, of which a worker claims a multiple of
 /// `grain` at once.
 pub(super) struct Plan<'a, const N: usize> {
     parts: [Option<Part<'a>>; N],

@@ -37,7 +37,7 @@ const MEMORY_FACTOR: usize = 4;
 /// Texts that may wait for the disk; of more the newest are not kept.
 const QUEUE_MAX: usize = 256;
 
-/// How long texts wait for others before they are written together.
+/// Time that texts wait for others before they are written together.
 const COLLECT: Duration = Duration::from_secs(1);
 
 /// Options of keeping the texts that drafts are made of.
@@ -183,11 +183,11 @@ impl Drop for Writer {
 /// File of texts that drafts are made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftHistoryFile {
-    /// Where it lies.
+    /// Path of the file.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
-    /// When it was written last.
+    /// Time of the last write.
     pub used: SystemTime,
 }
 

@@ -132,9 +132,9 @@ enum AnyTicket {
 /// Answers on their way; when this is dropped they are cancelled.
 pub(crate) struct Choices {
     events: UnboundedReceiver<(usize, AnyEvent)>,
-    /// Bytes of text that came of each.
+    /// Bytes of text told of each.
     n_told: Vec<usize>,
-    /// What came of each that another server writes.
+    /// Pieces heard of each answer that another server writes.
     hearings: Vec<Hearing>,
     /// Counts the tokens of each that nobody has asked for yet.
     unread: Vec<Unread>,

@@ -1,4 +1,4 @@
-//! What chats have in common: prompts from messages and texts, and how many log-probabilities are told.
+//! Parts that all chats share: prompts from messages and texts, and how many log-probabilities are told.
 
 use ruvllm_api::error::ApiError;
 use ruvllm_api::remote::missing;

@@ -25,7 +25,7 @@ const X_OFFSET: usize = 4;
 const X_PAD: usize = 8;
 const Y_OFFSET: usize = 3;
 const Y_PAD: usize = 2;
-/// What is in the output before.
+/// Value of the output before the kernel.
 const BEFORE: f32 = 0.25;
 
 impl Case {

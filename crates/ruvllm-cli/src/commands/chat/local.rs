@@ -21,7 +21,7 @@ pub struct LocalModel {
     /// Whether control tokens in messages are read as such.
     parse_special: bool,
     last: Option<GenerationSummary>,
-    /// Where the conversation is saved.
+    /// Session in which the conversation is saved.
     resume: Option<Resume>,
     /// Who learns of it, and how many answers there were.
     learning: Option<(Learning, Arc<Tenant>)>,

@@ -30,7 +30,7 @@ pub(super) fn check_invariance(
         assert_eq!(bits(&out), bits(&expected), "{case}");
         let rows: Vec<u32> = (0..n + 3).map(|_| (rng.next() % n as u64) as u32).collect();
         let mut out = vec![f32::NAN; rows.len() * n_rows];
-        matmul_rows(&threads, &w, &all, &rows, &mut out);
+        matmul_grouped(&threads, &all, [GroupedProduct { matrix: &w, rows: &rows, out: &mut out }]);
         for (&row, out) in rows.iter().zip(out.chunks_exact(n_rows)) {
             assert_eq!(bits(out), bits(&expected[row as usize * n_rows..][..n_rows]), "{case}, gathered");
         }
@@ -73,7 +73,7 @@ fn related_rows_have_the_same_bits() {
         let mut out = vec![0.0; 2 * n * n_rows];
         let rows: Vec<u32> = (1..=n as u32).chain((0..n as u32).map(|i| (7 * i) % (n as u32 + 2))).collect();
         for (rows, out) in rows.chunks_exact(n).zip(out.chunks_exact_mut(n * n_rows)) {
-            matmul_rows(&threads, &w, &x, rows, out);
+            matmul_grouped(&threads, &x, [GroupedProduct { matrix: &w, rows, out }]);
         }
         out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
     };

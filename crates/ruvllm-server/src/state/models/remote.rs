@@ -21,9 +21,9 @@ use crate::state::shared::{Part, Shared};
 
 /// The most bytes of an answer: a server that sends more is not believed.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// How often an answer whose reader is slow looks whether it was read.
+/// Interval at which an answer whose reader is slow looks whether it was read.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// How long it is known whether the other server is there: whoever asks often does not have it asked as often.
+/// Time for which an answer to the question whether the other server is there is used again.
 const CHECKED_FOR: Duration = Duration::from_secs(2);
 /// Longest wait for requests that were ended to be over.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,10 +41,10 @@ pub(crate) struct RemoteModel {
     n_inside: AtomicUsize,
     n_requests: AtomicU64,
     is_stopping: AtomicBool,
-    /// What ends those that are inside.
+    /// Switches that end the requests inside.
     interrupts: Mutex<HashMap<u64, Interrupt>>,
     observer: EngineObserver,
-    /// When the other server was asked the last time whether it is there, and what is wrong.
+    /// Time of the last question whether the other server is there, and its answer.
     checked: tokio::sync::Mutex<Option<(Instant, Result<(), ApiError>)>>,
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ruvllm_backend::{BackendError, CompletionEnd, CompletionEvent, CompletionRequest, Completions, DeviceInfo, Usage};
 
-/// What it does with a request.
+/// Act of the server on a request.
 pub(super) enum Act {
     /// Tells these pieces, and ends for this reason.
     Answer(Vec<CompletionEvent>, &'static str, Option<Usage>),
