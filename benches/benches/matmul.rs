@@ -1,5 +1,4 @@
-//! How fast is a matrix product, per instruction set, on the matrices of the three reference models, and on those of 8B models
-//! and of experts?
+//! Matrix products, per instruction set, on the matrices of the three reference models, and on those of 8B models and of experts.
 //!
 //! One row (decode) reads every weight once, on one thread and on two: its throughput is weight bytes per second, to be
 //! held against the machine's read bandwidth of as many bytes as the model has (`read`, measured just before). The matrices are copied until they are as large together

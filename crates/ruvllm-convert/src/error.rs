@@ -13,7 +13,7 @@ pub enum ConvertErrorKind {
     Io,
     /// A file contradicts itself.
     Invalid,
-    /// What was asked for is not possible for this file: a recipe, a type, a model in parts.
+    /// Requests that are not possible for this file: a recipe, a type, a model in parts.
     Unsupported,
     /// The arguments cannot be: an unknown name, an output that is the input.
     Usage,

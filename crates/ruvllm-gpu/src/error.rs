@@ -14,7 +14,7 @@ pub enum GpuErrorKind {
     OutOfMemory,
     /// The device was lost; everything on it is gone.
     DeviceLost,
-    /// What was handed over does not fit together.
+    /// Inputs that do not fit together.
     InvalidInput,
 }
 

@@ -271,7 +271,7 @@ impl Texts {
         self.push(SEPARATOR);
     }
 
-    /// Of more than `n_max` tokens keeps the newer half; makes more heads where there are more tokens than those.
+    /// Keeps the newer half of more than `n_max` tokens; makes more heads where there are more tokens than those.
     fn trim(&mut self, n_max: usize) {
         if self.tokens.len() > n_max {
             let newer = self.tokens.split_off(self.tokens.len() - n_max / 2);

@@ -27,7 +27,7 @@ const OUTPUTS: usize = 1;
 /// Weights on the host. Norms have none.
 struct Weights {
     embedding: Vec<f32>,
-    /// Of each layer: q, k, v, o, gate, up, down.
+    /// Matrices of each layer: q, k, v, o, gate, up, down.
     layers: Vec<[Vec<f32>; 7]>,
     head: Vec<f32>,
 }

@@ -94,8 +94,8 @@ impl DraftHistory {
         let open = OpenOptions { key: key.as_ref(), limits, guard: None };
         let (mut notes, failure) = (Vec::new(), Arc::default());
         let model = model_of(engine)?;
-        let path = options.folder.join(FOLDER).join(format!("{}.{ENDING}", hex(&model[..16])));
-        let kept = open_store(&path, &open, &model, &mut notes)
+        let path = options.folder.join(FOLDER).join(format!("{}.{ENDING}", &model.to_hex()[..32]));
+        let kept = open_store(&path, &open, model.as_bytes(), &mut notes)
             .and_then(|store| Log::read(store, budget_bytes, engine, options, &mut notes));
         let log = match kept {
             Ok(log) => log,
@@ -247,18 +247,14 @@ impl DraftHistoryFile {
 }
 
 /// Returns the hash of a model and of its vocabulary.
-fn model_of(engine: &Engine) -> Result<[u8; 32], EngineError> {
+fn model_of(engine: &Engine) -> Result<blake3::Hash, EngineError> {
     let mut hasher = blake3::Hasher::new_derive_key("ruvllm draft texts 1: model and vocabulary");
     hasher.update(&engine.identity());
     let tokenizer = engine.tokenizer()?;
     for text in (0..tokenizer.vocab_len() as u32).filter_map(|id| tokenizer.token_text(id)) {
         hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
     }
-    Ok(*hasher.finalize().as_bytes())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    Ok(hasher.finalize())
 }
 
 /// The state of the thread that writes.

@@ -23,8 +23,9 @@ pub struct LocalModel {
     last: Option<GenerationSummary>,
     /// Session in which the conversation is saved.
     resume: Option<Resume>,
-    /// Who learns of it, and how many answers there were.
+    /// Learning from it, and the tenant that learns.
     learning: Option<(Learning, Arc<Tenant>)>,
+    /// Number of answers so far.
     n_answers: usize,
 }
 
