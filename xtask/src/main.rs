@@ -54,7 +54,7 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Make what is generated and committed: the gRPC API, the Metal kernels
     Codegen(codegen::Args),
-    /// Test the aarch64 (NEON) kernels under emulation
+    /// Test the kernels for ARM and WebAssembly, and check the types of what is for Macs
     Cross(cross::Args),
 }
 

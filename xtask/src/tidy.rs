@@ -36,7 +36,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 27] = [
+const LAYERS: [(&str, u8); 28] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -44,6 +44,7 @@ const LAYERS: [(&str, u8); 27] = [
     ("ruvllm-gguf", 1),
     ("ruvllm-store", 1),
     ("ruvllm-gpu", 2),
+    ("ruvllm-metal", 2),
     ("ruvllm-kvcache", 2),
     ("ruvllm-model", 2),
     ("ruvllm-text", 2),

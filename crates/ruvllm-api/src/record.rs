@@ -5,13 +5,8 @@ use ruvllm_sona::quality::Scores;
 use ruvllm_sona::witness::{Content, Event, Recorded};
 use serde_json::{Value, json};
 
-/// Returns bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn content_json(content: &Content) -> Value {
-    json!({ "digest": hex(&content.digest), "n_tokens": content.n_tokens, "tokens": content.tokens })
+    json!({ "digest": hex::encode(content.digest), "n_tokens": content.n_tokens, "tokens": content.tokens })
 }
 
 /// Returns the scores that are known, by name.
@@ -28,9 +23,9 @@ pub fn record_json(recorded: &Recorded) -> Value {
         Event::Served(served) => json!({
             "kind": "served",
             "request": format!("{:016x}", served.request),
-            "model": hex(&served.model),
+            "model": hex::encode(served.model),
             "generation": served.adapter_generation,
-            "template": hex(&served.template),
+            "template": hex::encode(served.template),
             "settings": serde_json::from_str(&served.settings).unwrap_or(Value::Null),
             "seed": served.seed.to_string(),
             "prompt": content_json(&served.prompt),

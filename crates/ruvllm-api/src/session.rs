@@ -4,7 +4,6 @@ use ruvllm_sona::session::SessionRecord;
 use serde_json::{Value, json};
 
 use crate::fields::{Field, Kind, optional};
-use crate::record::hex;
 
 /// Values of the hashed words that sessions are found by.
 pub const SESSION_DIM: usize = 256;
@@ -21,7 +20,7 @@ pub fn session_json(name: &str, session: &SessionRecord, used_ms: Option<u64>) -
     json!({
         "name": name,
         "user": session.user,
-        "model": hex(&session.model),
+        "model": hex::encode(session.model),
         "adapter": session.adapter,
         "generation": session.adapter_generation,
         "turns": session.n_turns,

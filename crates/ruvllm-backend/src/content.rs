@@ -114,7 +114,7 @@ fn record_path(folder: &Path, file: &GgufFile) -> PathBuf {
 }
 
 fn encode(facts: &str, hash: &[u8; 32]) -> String {
-    let body = format!("{facts}{}\n", hex(hash));
+    let body = format!("{facts}{}\n", hex::encode(hash));
     format!("{body}{}\n", NamespaceBuilder::new("check").part("body", body.as_bytes()).finish())
 }
 
@@ -122,14 +122,8 @@ fn encode(facts: &str, hash: &[u8; 32]) -> String {
 fn decode(text: &str, facts: &str) -> Option<[u8; 32]> {
     let digits = text.strip_prefix(facts)?.lines().next()?;
     let mut hash = [0; 32];
-    for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
-    }
+    hex::decode_to_slice(digits, &mut hash).ok()?;
     (encode(facts, &hash) == text).then_some(hash)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Makes a file in one step, so that no reader sees half of it: `write` makes it under another name. The folder is made
@@ -189,7 +183,8 @@ mod tests {
         let facts = facts(&open(&path)).expect("a file").text;
         fs::write(record_path(folder.path(), &open(&path)), encode(&facts, &[7; 32])).expect("a record");
         assert_eq!(remembered_hash(&open(&path), folder.path(), 1), [7; 32]);
-        fs::write(record_path(folder.path(), &open(&path)), text.replace(&hex(&first), &hex(&[8; 32]))).expect("one");
+        fs::write(record_path(folder.path(), &open(&path)), text.replace(&hex::encode(first), &hex::encode([8; 32])))
+            .expect("one");
         assert_eq!(remembered_hash(&open(&path), folder.path(), 1), first);
         // The same length, another weight, another time.
         let mut bytes = fs::read(&path).expect("the file");

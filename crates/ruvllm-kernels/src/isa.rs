@@ -10,6 +10,7 @@ use std::str::FromStr;
 /// | name | features |
 /// |---|---|
 /// | `scalar` | none beyond the target's baseline |
+/// | `simd128` | WebAssembly's 128-bit SIMD, for which the module is built |
 /// | `neon` | aarch64 NEON (always there on aarch64), `fp16` conversions |
 /// | `avx2` | AVX2, FMA, F16C, BMI2 (Haswell, Zen and later) |
 /// | `avxvnni` | AVX-VNNI (Alder Lake, Zen 5 and later), and all of `avx2` |
@@ -26,6 +27,8 @@ use std::str::FromStr;
 pub enum Isa {
     /// Plain loops; the truth the others are tested against.
     Scalar,
+    /// WebAssembly simd128.
+    Simd128,
     /// aarch64 NEON.
     Neon,
     /// x86-64 AVX2 + FMA + F16C + BMI2.
@@ -40,12 +43,13 @@ pub enum Isa {
 
 impl Isa {
     /// Every instruction set, best first.
-    pub const ALL: [Isa; 6] = [Isa::Amx, Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::Neon, Isa::Scalar];
+    pub const ALL: [Isa; 7] = [Isa::Amx, Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::Neon, Isa::Simd128, Isa::Scalar];
 
     /// Returns the name used on the command line and in benchmark output.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
+            Isa::Simd128 => "simd128",
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
@@ -58,6 +62,8 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             Isa::Scalar => true,
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Isa::Simd128 => true,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "x86_64")]
@@ -151,7 +157,7 @@ pub struct UnknownIsa(String);
 
 impl fmt::Display for UnknownIsa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown instruction set '{}'; known are scalar, neon, avx2, avxvnni, avx512, amx", self.0)
+        write!(f, "unknown instruction set '{}'; known are scalar, simd128, neon, avx2, avxvnni, avx512, amx", self.0)
     }
 }
 
@@ -206,7 +212,7 @@ impl<Ops: Copy> Dispatch<Ops> {
     }
 
     /// Names the row for what it needs beyond its instruction set.
-    #[cfg(any(test, target_arch = "aarch64"))]
+    #[cfg(any(all(test, target_arch = "x86_64"), target_arch = "aarch64"))]
     pub(crate) const fn named(self, name: &'static str) -> Dispatch<Ops> {
         Dispatch { name, ..self }
     }
@@ -241,6 +247,8 @@ macro_rules! table {
                 $crate::isa::Dispatch::new($crate::Isa::Avx2, $ops { $($f: avx2::$f),* }),
                 #[cfg(target_arch = "aarch64")]
                 $crate::isa::Dispatch::new($crate::Isa::Neon, $ops { $($f: neon::$f),* }),
+                #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+                $crate::isa::Dispatch::new($crate::Isa::Simd128, $ops { $($f: simd128::$f),* }),
                 $crate::isa::Dispatch::new($crate::Isa::Scalar, $ops { $($f: scalar::$f),* }),
             }
         }

@@ -76,11 +76,15 @@ struct State {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
+/// Whether the platform starts threads.
+const HAS_THREADS: bool = cfg!(any(not(target_family = "wasm"), target_feature = "atomics"));
+
 /// Threads of a pool, less than this.
 const MAX_THREADS: usize = 1 << 15;
 
 impl ThreadPool {
-    /// Starts a pool of `n_threads` workers: the caller and `n_threads - 1` threads of its own.
+    /// Starts a pool of `n_threads` workers: the caller and `n_threads - 1` threads of its own. On WebAssembly without threads it has
+    /// the caller alone.
     ///
     /// # Panics
     /// If `n_threads` is 0 or 2^15 or more, or the system refuses a thread.
@@ -90,6 +94,7 @@ impl ThreadPool {
             "a pool of {n_threads} threads; it takes 1 to {}",
             MAX_THREADS - 1
         );
+        let n_threads = if HAS_THREADS { n_threads } else { 1 };
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let state = Arc::new(State {
             slots: (0..n_threads).map(|_| WorkerSlot::default()).collect(),

@@ -4,7 +4,7 @@ use ruvllm_engine::{AdapterSet, Engine, EngineError, ErrorKind, FinishReason, Ge
 use ruvllm_kernels::Isa;
 use ruvllm_sona::witness::{Content, Served};
 
-use crate::settings::{Settings, format_of, hex, read};
+use crate::settings::{Settings, format_of, read};
 use crate::{Running, program};
 
 /// Result of running a request again.
@@ -134,7 +134,7 @@ pub fn replay(engine: &mut Engine, served: &Served, adapters: &AdapterSet) -> Re
 }
 
 fn check_model(engine: &Engine, served: &Served, settings: &Settings) -> Result<(), EngineError> {
-    let (own, recorded) = (hex(&engine.content_hash()?), hex(&served.model));
+    let (own, recorded) = (hex::encode(engine.content_hash()?), hex::encode(served.model));
     if own != recorded {
         let (name, own, recorded) = (&engine.info().name, &own[..16], &recorded[..16]);
         return Err(refused(format!("it was answered by the model {recorded}…; '{name}' is {own}…")));
@@ -152,7 +152,7 @@ fn check_model(engine: &Engine, served: &Served, settings: &Settings) -> Result<
 }
 
 fn check_adapters(settings: &Settings, adapters: &AdapterSet) -> Result<(), EngineError> {
-    let given = adapters.iter().map(|(adapter, scale)| (hex(&adapter.content()), format_of(adapter), scale));
+    let given = adapters.iter().map(|(adapter, scale)| (hex::encode(adapter.content()), format_of(adapter), scale));
     let had = settings.adapters.iter().map(|used| (used.content.clone(), used.format.clone(), used.scale));
     if given.eq(had) {
         return Ok(());

@@ -43,7 +43,7 @@ pub(crate) fn write(request: &GenerateRequest, running: &Running, keeps_texts: b
     }
     if !request.adapters.is_empty() {
         let adapter = |(adapter, scale): (&Arc<BoundAdapter>, f32)| {
-            let content = hex(&adapter.content());
+            let content = hex::encode(adapter.content());
             json!({ "name": adapter.name(), "content": content, "format": format_of(adapter), "scale": decimal(scale) })
         };
         all.insert("adapters".into(), request.adapters.iter().map(adapter).collect());
@@ -280,9 +280,4 @@ impl Fields<'_> {
 
 fn unreadable(why: &str) -> EngineError {
     EngineError::new(ErrorKind::Options, format!("the settings of a record cannot be read: {why}"))
-}
-
-/// Returns bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -18,7 +18,7 @@ const CEILINGS: [(&str, usize); 23] = [
     ("ruvllm-gguf", 14),
     ("ruvllm-store", 24),
     ("ruvllm-kvcache", 18),
-    ("ruvllm-kvcache --features disk", 26),
+    ("ruvllm-kvcache --features disk", 27),
     ("ruvllm-model", 20),
     ("ruvllm-lora", 24),
     ("ruvllm-convert", 27),

@@ -71,6 +71,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
 #[cfg(test)]
 mod tests;
 
@@ -381,6 +383,8 @@ isa::table! {
         Dispatch::new(Isa::Avx2, ops!(avx2)),
         #[cfg(target_arch = "aarch64")]
         Dispatch::new(Isa::Neon, ops!(neon)),
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Dispatch::new(Isa::Simd128, ops!(simd128)),
         Dispatch::new(Isa::Scalar, ops!(scalar)),
     }
 }

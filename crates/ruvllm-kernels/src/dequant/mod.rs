@@ -17,7 +17,7 @@
 //! | `iq.rs` | IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS |
 //! | `ternary_fp4.rs` | TQ1_0 TQ2_0 MXFP4 |
 //! | `vector.rs` | the block types worth vectors, written once over a few primitives on 16 bytes |
-//! | `x86.rs` | the primitives that `avx2.rs` and `avx512.rs` share; `neon.rs` has its own |
+//! | `x86.rs` | the primitives that `avx2.rs` and `avx512.rs` share; `neon.rs` and `simd128.rs` have their own |
 
 use crate::block::GgmlType;
 use crate::isa::{self, Dispatch};
@@ -32,10 +32,12 @@ mod legacy;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
 mod ternary_fp4;
 #[cfg(test)]
 mod tests;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;

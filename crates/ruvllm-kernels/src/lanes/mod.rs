@@ -16,10 +16,12 @@ pub(crate) mod avx512;
 mod math;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(crate) mod simd128;
 
 pub(crate) use math::{exp, exps, polynomial, softcap};
 
-/// 16 floats in registers: one AVX-512 vector, two of AVX2, four of NEON.
+/// 16 floats in registers: one AVX-512 vector, two of AVX2, four of NEON and of simd128.
 ///
 /// All functions are `#[inline(always)]`, so that they become part of the caller, which enables the instruction set.
 ///
@@ -203,7 +205,7 @@ pub(crate) unsafe fn sum<L: Lanes>(x: &[f32]) -> f32 {
 }
 
 /// Compiles functions for every instruction set: `compile! { file { name(argument: Type) -> Type; ... } }` makes modules `avx512`,
-/// `avx2` and `neon`, each with a function of each name that needs the instruction set: `file::name::<L>` of its [`Lanes`]. Those of
+/// `avx2`, `neon` and `simd128`, each with a function of each name that needs the instruction set: `file::name::<L>` of its [`Lanes`]. Those of
 /// `plain file { ... }` are loops without lanes.
 macro_rules! compile {
     (@for $lanes:path, $features:literal,
@@ -240,6 +242,11 @@ macro_rules! compile {
         mod neon {
             use super::*;
             $crate::lanes::compile!(@for $crate::lanes::neon::Quads, "neon", $($files)+);
+        }
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        mod simd128 {
+            use super::*;
+            $crate::lanes::compile!(@for $crate::lanes::simd128::Quads, "simd128", $($files)+);
         }
     };
 }

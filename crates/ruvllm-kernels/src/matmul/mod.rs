@@ -151,6 +151,13 @@ isa::table! { MatmulOps {
         chunk: int::CHUNK,
         float: float::neon::run,
     }),
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    Dispatch::new(Isa::Simd128, MatmulOps {
+        quantize: int::scalar::quantize,
+        int: int_kernels!(simd128),
+        chunk: int::CHUNK,
+        float: float::simd128::run,
+    }),
     Dispatch::new(Isa::Scalar, MatmulOps {
         quantize: int::scalar::quantize,
         int: int_kernels!(scalar),

@@ -91,11 +91,7 @@ pub(super) fn create(folder: &Path) -> Result<(), KvError> {
 
 /// Returns where in `folder` the store of this identity lies.
 pub(super) fn path(folder: &Path, identity: &[u8; 32]) -> PathBuf {
-    folder.join(hex(&identity[..16]))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    folder.join(hex::encode(&identity[..16]))
 }
 
 /// Writes the manifest of a new store, or checks the one that is there. Returns whether it was damaged.
@@ -123,7 +119,7 @@ pub(super) fn check_manifest(path: &Path, options: &StoreOptions) -> Result<bool
             return Err(KvError::disk(DiskFault::Version, line));
         }
         if other != *identity {
-            let (there, here) = (hex(&other), hex(identity));
+            let (there, here) = (hex::encode(other), hex::encode(identity));
             let line = format!(
                 "cache folder {folder} is of another model or other settings (identity {there}, not {here}); \
                  remove it or choose another folder"
@@ -154,7 +150,7 @@ struct Manifest {
 impl Manifest {
     fn encode(&self) -> String {
         let Manifest { version, identity, label } = self;
-        let body = format!("ruvllm kv store\nversion {version}\nidentity {}\nlabel {label}\n", hex(identity));
+        let body = format!("ruvllm kv store\nversion {version}\nidentity {}\nlabel {label}\n", hex::encode(identity));
         format!("{body}check {:016x}\n", xxh3_64(body.as_bytes()))
     }
 

@@ -196,7 +196,7 @@ impl Trainer {
         };
         let factors = Factors::new(model.spec(), model.targets(), &factors)?;
         let adam = Adam::new(factors.vars().map(|var| var.elem_count()));
-        let content = Value::from(content.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let content = Value::from(hex::encode(content));
         let pass = (0, order(examples.len(), options.seed, 1));
         Ok(Trainer { model, factors, adam, examples, options, content, losses: Vec::new(), seconds: 0.0, pass })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::{Method, StatusCode};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required};
-use ruvllm_api::record::{hex, policy_json, record_json};
+use ruvllm_api::record::{policy_json, record_json};
 use ruvllm_sona::SonaErrorKind;
 use ruvllm_sona::policy::{Policy, PolicyStore as _};
 use ruvllm_sona::witness::{Anchor, Event, Query, Recorded, search, verify};
@@ -174,7 +174,7 @@ fn find(call: ServerCall) -> HandlerFuture {
         };
         let is_of_model = |record: &Recorded| match (&begins, &record.event) {
             (None, _) => true,
-            (Some(begins), Event::Served(served)) => hex(&served.model).starts_with(begins),
+            (Some(begins), Event::Served(served)) => hex::encode(served.model).starts_with(begins),
             (Some(_), _) => false,
         };
         found(witness, call, &query, is_of_model)

@@ -215,7 +215,7 @@ impl Loaded {
     /// Keeps what is known now, and says what that is.
     fn finish(&self, of: &TenantArgs, what: &str, more: Value) -> Result<()> {
         self.learning.save()?;
-        let digest: String = self.tenant.digest().iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::encode(self.tenant.digest());
         if !of.output.json {
             let stats = self.tenant.stats();
             return print_line(&format!(

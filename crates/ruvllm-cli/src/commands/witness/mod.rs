@@ -230,7 +230,7 @@ impl Found {
         let what = match event {
             Event::Served(served) => [
                 format!("{:016x}", served.request),
-                format!("{:02x}{:02x}{:02x}{:02x}", served.model[0], served.model[1], served.model[2], served.model[3]),
+                hex::encode(&served.model[..4]),
                 format!("{} → {}", served.prompt.n_tokens, served.completion.n_tokens),
                 served.error.clone().unwrap_or_else(|| served.finish.clone()),
             ],
@@ -313,7 +313,7 @@ impl FilterArgs {
         };
         let mut found = find(store, self.tenant.as_deref(), &query)?;
         if let Some(begins) = self.model_hash.as_deref().map(str::to_lowercase) {
-            let hash = |served: &Served| served.model.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let hash = |served: &Served| hex::encode(served.model);
             found.retain(|found| found.served().is_some_and(|served| hash(served).starts_with(&begins)));
         }
         Ok(found)

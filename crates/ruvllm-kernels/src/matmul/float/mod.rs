@@ -20,6 +20,8 @@ pub(super) mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(super) mod scalar;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(super) mod simd128;
 
 use crate::block::GgmlType;
 use crate::dequant::DequantKernels;

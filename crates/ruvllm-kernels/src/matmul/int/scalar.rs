@@ -15,18 +15,20 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
         });
         keys.sort_unstable_by(|a, b| b.cmp(a));
         let grid = Grid::new([keys[0], keys[1], keys[2]]);
+        if grid.inverse == 0.0 {
+            // Also where a value is not finite.
+            *block = ActBlock::zeros(grid);
+            continue;
+        }
         let (mut hi, mut lo, mut sums) = ([0; BLOCK], [0; BLOCK], [0; 2]);
-        // An inverse of 0 leaves zeros, also where a value is not finite.
-        if grid.inverse != 0.0 {
-            for i in 0..BLOCK {
-                // Adding 1.5 * 2^23 rounds to an integer, ties to even, as the vector conversions do.
-                let rounded = (x[i] * grid.inverse + 12_582_912.0) - 12_582_912.0;
-                let q = rounded as i32;
-                // A low byte of -128 becomes -127.
-                let q = q + i32::from(q & 0xff == 0x80);
-                (hi[i], lo[i]) = (((q + 128) >> 8) as i8, q as i8);
-                sums[i / 16] += q;
-            }
+        for i in 0..BLOCK {
+            // Adding 1.5 * 2^23 rounds to an integer, ties to even, as the vector conversions do.
+            let rounded = (x[i] * grid.inverse + 12_582_912.0) - 12_582_912.0;
+            let q = rounded as i32;
+            // A low byte of -128 becomes -127.
+            let q = q + i32::from(q & 0xff == 0x80);
+            (hi[i], lo[i]) = (((q + 128) >> 8) as i8, q as i8);
+            sums[i / 16] += q;
         }
         *block = ActBlock::new(hi, lo, sums, grid);
     }

@@ -128,7 +128,7 @@ fn status_json(call: &Call) -> Result<Response<Body>, ApiError> {
     let state = model_state(&call.model)?;
     let tenant = state.tenant(&call.tenant)?;
     let (stats, log) = (tenant.stats(), tenant.log(N_ITEMS)?);
-    let digest: String = tenant.digest().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex::encode(tenant.digest());
     let status = json!({
         "model": &*call.model.name,
         "enabled": state.is_on(&call.tenant),

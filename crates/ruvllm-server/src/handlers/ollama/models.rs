@@ -131,11 +131,7 @@ fn listed(server: &Server, model: &ModelStatus, name: &str) -> Value {
 /// Returns what tells models apart: a digest of what is known about one, not of its file.
 fn digest(name: &str, info: Option<&ModelInfo>) -> String {
     let about = info.map(|info| (&info.name, &info.arch, info.n_params, info.file_bytes));
-    let digest = Sha256::digest(format!("{name} {about:?}"));
-    digest.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(Sha256::digest(format!("{name} {about:?}")))
 }
 
 /// Returns what Ollama tells about a model in short; of one that was never loaded nothing is known.
