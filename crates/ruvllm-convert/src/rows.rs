@@ -16,7 +16,7 @@ use crate::plan::PlannedTensor;
 const VALUES_AT_ONCE: usize = 1 << 15;
 
 /// Values of a tensor that are quantised to estimate its error in a type.
-const SAMPLE_VALUES: usize = 1 << 19;
+const SAMPLE_VALUES: usize = 1 << 17;
 
 /// Rows that are taken for that however long they are, if the tensor has them; a thread takes as many at once.
 const SAMPLE_ROWS: usize = 32;
