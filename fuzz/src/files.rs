@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 
 use bytes::Bytes;
+use ruvllm_convert::{ImportanceMatrix, ImportanceSums};
 use ruvllm_engine::template::ChatTemplate;
 use ruvllm_engine::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_gguf::GgufFile;
@@ -35,6 +36,30 @@ pub fn gguf(bytes: &[u8]) {
     if let Some(Err(error)) = source.map(|source| ChatTemplate::new(source, "", "")) {
         check_line(&error);
     }
+}
+
+/// Reads an importance matrix, in GGUF or in the older form; also by the reader that goes on with one.
+pub fn imatrix(bytes: &[u8]) {
+    match ImportanceMatrix::from_bytes(Bytes::copy_from_slice(bytes)) {
+        Ok(matrix) => {
+            assert!(matrix.n_tensors() > 0, "there is something in it");
+            for (name, experts) in matrix.unused_experts() {
+                let tensor = matrix.tensor(name).expect("a tensor is found by its name");
+                assert!(!experts.is_empty() && tensor.values.iter().all(|x| x.is_finite() && *x >= 0.0), "{name}");
+            }
+        }
+        Err(error) => check_line(&error),
+    }
+    in_folder(&[("m.gguf", bytes)], |folder| match ImportanceSums::open(&folder.path().join("m.gguf")) {
+        Ok(sums) => {
+            let mut both = sums.clone();
+            both.merge(&sums).expect("a matrix fits itself");
+            if let Err(error) = both.write(&folder.path().join("both.gguf")) {
+                check_line(&error);
+            }
+        }
+        Err(error) => check_line(&error),
+    });
 }
 
 /// Reads the folder of a model in safetensors: settings, then weights.

@@ -12,8 +12,19 @@ use anyhow::{Context, Result, bail};
 use crate::shell::{self, cargo};
 
 /// What reads bytes of strangers, one target each.
-const TARGETS: [&str; 10] =
-    ["gguf", "safetensors", "peft", "gguf_adapter", "template", "grammar", "schema", "tool_calls", "records", "fields"];
+const TARGETS: [&str; 11] = [
+    "gguf",
+    "safetensors",
+    "peft",
+    "gguf_adapter",
+    "imatrix",
+    "template",
+    "grammar",
+    "schema",
+    "tool_calls",
+    "records",
+    "fields",
+];
 
 /// Seconds that a run may take. The sanitizer makes it several times slower than it is.
 const RUN_SECONDS_MAX: u32 = 2;

@@ -2,7 +2,8 @@
 //!
 //! [`TokenModel`] is what every backend that computes tokens has to have: eight methods over sequences of tokens. What a
 //! backend may have besides is a trait of its own, which it may lack: [`PagedKv`] (a KV cache in blocks, with prefixes),
-//! [`HiddenStates`] (what learns while answers are written), [`Embeddings`]. A backend with all of them is `ruvllm-native`.
+//! [`HiddenStates`] (what learns while answers are written), [`Embeddings`],
+//! [`ForwardHooks`] (calibration of quantised files). A backend with all of them is `ruvllm-native`.
 //!
 //! [`Completions`] is for what runs whole requests and gives no logits: `ruvllm-remote`.
 //!
@@ -19,6 +20,7 @@ mod content;
 mod embeddings;
 mod error;
 mod hidden;
+mod hooks;
 pub mod identity;
 mod interrupt;
 pub mod loading;
@@ -32,6 +34,7 @@ pub use completions::{CallPiece, CompletionEnd, CompletionEvent, CompletionReque
 pub use embeddings::Embeddings;
 pub use error::{BackendError, BackendErrorKind, Cause};
 pub use hidden::HiddenStates;
+pub use hooks::{ForwardHooks, InputObserver};
 pub use interrupt::Interrupt;
 pub use logit_rows::LogitRows;
 pub use model::{DeviceInfo, ModelInfo, SeqId, TokenModel};

@@ -6,7 +6,7 @@ use std::path::Path;
 use ruvllm_gguf::GgufFile;
 use ruvllm_lora::loader::AdapterLoader;
 
-use crate::{BackendError, CacheSalt, Embeddings, HiddenStates, ModelSpec, PagedKv, Segment, States};
+use crate::{BackendError, CacheSalt, Embeddings, ForwardHooks, HiddenStates, ModelSpec, PagedKv, Segment, States};
 
 /// Number of a sequence, given by the backend that opened it. It may be given again after [`TokenModel::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -263,6 +263,11 @@ pub trait TokenModel: Send {
 
     /// Returns what makes vectors of texts, if the backend does.
     fn embeddings(&mut self) -> Option<&mut dyn Embeddings> {
+        None
+    }
+
+    /// Returns the hooks into forward passes, if the backend has them.
+    fn forward_hooks(&mut self) -> Option<&mut dyn ForwardHooks> {
         None
     }
 

@@ -4,8 +4,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cache, chat, detect, embed, eval, learn, list, logits, lora, perplexity, policy, pull, quantize, rm, route,
-    run, serve, session, show, sona, tokenize, witness,
+    bench, cache, chat, compare, detect, embed, eval, imatrix, learn, list, logits, lora, perplexity, policy, pull,
+    quantize, rm, route, run, serve, session, show, sona, tokenize, witness,
 };
 use crate::tools::app::App;
 use crate::tools::env;
@@ -58,6 +58,10 @@ pub enum Command {
     Cache(cache::CacheCommand),
     /// Write a model file in smaller types
     Quantize(quantize::QuantizeArgs),
+    /// Compute an importance matrix, which makes quantising better
+    Imatrix(imatrix::ImatrixArgs),
+    /// Compare models: perplexity, divergence, size and speed
+    Compare(compare::CompareArgs),
     /// Name, show, merge, convert and train LoRA adapters
     Lora(lora::LoraCommand),
     /// Teach a model texts and corrections
@@ -104,6 +108,8 @@ impl Command {
             Command::Rm(args) => args.run(app),
             Command::Cache(args) => args.run(app),
             Command::Quantize(args) => args.run(app),
+            Command::Imatrix(args) => args.run(app),
+            Command::Compare(args) => args.run(app),
             Command::Lora(args) => args.run(app),
             Command::Learn(args) => args.run(app),
             Command::Eval(args) => args.run(app),

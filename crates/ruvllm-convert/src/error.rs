@@ -21,6 +21,8 @@ pub enum ConvertErrorKind {
     Space,
     /// A value of a tensor is not finite, or becomes that.
     Value,
+    /// A model that runs for a calibration failed.
+    Model,
     /// The caller broke the work off.
     Cancelled,
 }
@@ -60,6 +62,11 @@ impl ConvertError {
     pub(crate) fn of_tensor(mut self, name: &str) -> ConvertError {
         self.message = format!("tensor '{}': {}", shown(name), self.message);
         self
+    }
+
+    /// Makes the error of a model that runs for a calibration, from its one line.
+    pub fn of_model(error: impl fmt::Display) -> ConvertError {
+        ConvertError::new(ConvertErrorKind::Model, error.to_string())
     }
 
     /// Returns what kind of error this is.

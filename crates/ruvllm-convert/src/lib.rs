@@ -24,6 +24,8 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
+mod calibrate;
 mod error;
 mod imatrix;
 mod mixture;
@@ -33,10 +35,16 @@ mod quantize;
 mod recipe;
 mod role;
 mod rows;
+mod size;
 mod space;
 
+pub use calibrate::{
+    CalibrationModel, ImatrixProgress, ImatrixRun, ReplacedTensor, compute_imatrix, measure_sensitivities,
+};
 pub use error::{ConvertError, ConvertErrorKind};
-pub use imatrix::{ImportanceMatrix, TensorImportance};
+pub use imatrix::{ImatrixCollector, ImportanceMatrix, ImportanceSums, TensorImportance};
 pub use options::{KeepRule, QuantizeOptions};
 pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};
 pub use recipe::Recipe;
+pub use size::Budget;
+pub use space::check as check_space;

@@ -9,12 +9,15 @@ use ruvllm_ggml::{GgmlType, can_quantize};
 use crate::error::{ConvertError, shown};
 use crate::imatrix::ImportanceMatrix;
 use crate::recipe::Recipe;
+use crate::size::Budget;
 
 /// Options of [`quantize`](crate::quantize).
 #[derive(Clone, Debug)]
 pub struct QuantizeOptions {
-    /// Types of the tensors.
+    /// Types of the tensors, where there is no budget.
     pub recipe: Recipe,
+    /// Size that the output may have: types are chosen so that its predictions stay near those of the source.
+    pub budget: Option<Budget>,
     /// Importance of the columns.
     pub imatrix: Option<ImportanceMatrix>,
     /// Types for tensors by name; of several rules the first that matches holds.
@@ -28,7 +31,12 @@ pub struct QuantizeOptions {
 impl QuantizeOptions {
     /// Returns the options of a recipe with nothing else.
     pub fn new(recipe: Recipe) -> QuantizeOptions {
-        QuantizeOptions { recipe, imatrix: None, keep: Vec::new(), requantize: false, n_threads: None }
+        QuantizeOptions { recipe, budget: None, imatrix: None, keep: Vec::new(), requantize: false, n_threads: None }
+    }
+
+    /// Returns the options of a size with nothing else.
+    pub fn of_budget(budget: Budget) -> QuantizeOptions {
+        QuantizeOptions { budget: Some(budget), ..QuantizeOptions::new(Recipe::Q4_K_M) }
     }
 
     /// Returns the number of threads.

@@ -1,5 +1,7 @@
 //! Plan of what is done with each tensor, made before anything slow.
 
+use std::collections::BTreeMap;
+
 use ruvllm_ggml::GgmlType;
 use ruvllm_gguf::{GgufFile, TensorInfo};
 
@@ -31,17 +33,23 @@ impl PlannedTensor<'_> {
 
     /// Returns the size of the tensor in the output.
     pub(crate) fn n_bytes(&self) -> usize {
-        self.info.n_elements() / self.ty.block_len() * self.ty.block_bytes()
+        tensor_bytes(self.info, self.ty)
     }
 }
 
-/// Plans the output's tensors in its order: by layer, then by name.
+/// Returns the size of a tensor in a type that its rows are whole blocks of.
+pub(crate) fn tensor_bytes(info: &TensorInfo, ty: GgmlType) -> usize {
+    info.n_elements() / ty.block_len() * ty.block_bytes()
+}
+
+/// Plans the output's tensors in its order: by layer, then by name. Of those that `assigned` has a type for, the recipe is not asked.
 ///
 /// # Errors
 /// The model cannot be quantised in this way; the line says why and what to do.
 pub(crate) fn plan<'a>(
     file: &'a GgufFile,
     options: &'a QuantizeOptions,
+    assigned: &BTreeMap<String, GgmlType>,
 ) -> Result<Vec<PlannedTensor<'a>>, ConvertError> {
     let imatrix = options.imatrix.as_ref();
     let mut mixture = Mixture::new(file, options.recipe, imatrix.is_some())?;
@@ -49,7 +57,7 @@ pub(crate) fn plan<'a>(
     infos.sort_by(|a, b| (layer(&a.name), &a.name).cmp(&(layer(&b.name), &b.name)));
     let mut planned = Vec::with_capacity(infos.len());
     for info in infos {
-        let (ty, instead_of) = choose(info, options, &mut mixture)?;
+        let (ty, instead_of) = choose(info, options, assigned, &mut mixture)?;
         let mut tensor = PlannedTensor { info, ty, weights: None, is_unknown: false, instead_of };
         if !tensor.is_kept() {
             check(&tensor, options)?;
@@ -72,12 +80,14 @@ fn layer(name: &str) -> i64 {
 fn choose(
     info: &TensorInfo,
     options: &QuantizeOptions,
+    assigned: &BTreeMap<String, GgmlType>,
     mixture: &mut Mixture,
 ) -> Result<(GgmlType, Option<GgmlType>), ConvertError> {
     if !is_quantized(info) {
         return Ok((info.ty, None));
     }
-    let ty = match options.keep.iter().find_map(|rule| rule.type_of(&info.name)) {
+    let rule = options.keep.iter().find_map(|rule| rule.type_of(&info.name));
+    let ty = match rule.or_else(|| assigned.get(&info.name).copied()) {
         Some(ty) => ty,
         None => mixture.type_of(info)?,
     };
@@ -106,7 +116,7 @@ fn check(tensor: &PlannedTensor<'_>, options: &QuantizeOptions) -> Result<(), Co
 }
 
 /// Finds the importance of a tensor's columns.
-fn weights<'a>(info: &TensorInfo, imatrix: &'a ImportanceMatrix) -> Result<Option<&'a [f32]>, ConvertError> {
+pub(crate) fn weights<'a>(info: &TensorInfo, imatrix: &'a ImportanceMatrix) -> Result<Option<&'a [f32]>, ConvertError> {
     let Some(importance) = imatrix.tensor(&info.name) else { return Ok(None) };
     let need = info.shape[0] * info.shape.get(2).copied().unwrap_or(1);
     let have = importance.values.len();

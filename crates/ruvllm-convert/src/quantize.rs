@@ -1,16 +1,19 @@
 //! Writing a model file in smaller types.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 use ruvllm_ggml::GgmlType;
-use ruvllm_gguf::{GgufFile, GgufWriter, Metadata, TensorData};
+use ruvllm_gguf::{GgufFile, GgufWriter, Metadata, TensorData, TensorInfo};
 
+use crate::budget::{Assignment, assign};
 use crate::error::{ConvertError, ConvertErrorKind};
 use crate::options::QuantizeOptions;
 use crate::plan::{PlannedTensor, plan};
+use crate::recipe::Recipe;
 use crate::rows::Rows;
 use crate::space;
 
@@ -26,7 +29,7 @@ const TEXT_BYTES_MAX: usize = 127;
 /// Progress of [`quantize`], told a few times a second; work ends when the callback breaks.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizeProgress<'a> {
-    /// Name of the tensor that is written.
+    /// Name of the tensor that is written, or measured.
     pub tensor: &'a str,
     /// Type that it has.
     pub from: GgmlType,
@@ -55,6 +58,9 @@ pub struct QuantizeSummary {
     pub fallbacks: Vec<(String, GgmlType)>,
     /// Quantised tensors that the importance matrix does not know.
     pub without_importance: Vec<String>,
+    /// Mean divergence of the predictions from the source's that a budget's types are expected to have, in nats, where the
+    /// sensitivities of all tensors were measured.
+    pub expected_kl: Option<f64>,
 }
 
 impl QuantizeSummary {
@@ -82,6 +88,7 @@ impl QuantizeSummary {
             types,
             fallbacks: planned.iter().filter_map(odd).collect(),
             without_importance: planned.iter().filter(|tensor| tensor.is_unknown).map(name).collect(),
+            expected_kl: None,
         }
     }
 }
@@ -106,8 +113,10 @@ pub fn quantize(
         let line = format!("the model is in {} files; join them into one first", file.n_parts());
         return Err(ConvertError::unsupported(line).at(input));
     }
-    let planned = plan(&file, options).map_err(|error| error.at(input))?;
+    let assignment = chosen(&file, options, progress).map_err(|error| error.at(input))?;
+    let planned = plan(&file, options, &assignment.types).map_err(|error| error.at(input))?;
     let mut summary = QuantizeSummary::new(&file, &planned);
+    summary.expected_kl = assignment.expected_kl;
     space::check(output, summary.tensor_bytes)?;
     let run = Run {
         file: &file,
@@ -115,7 +124,7 @@ pub fn quantize(
         state: RefCell::new(State { progress, done_bytes: 0, error: None }),
     };
     let mut writer = GgufWriter::new();
-    *writer.metadata_mut() = metadata(file.metadata(), options);
+    *writer.metadata_mut() = metadata(file.metadata(), options, &planned);
     for tensor in &planned {
         let data = match tensor.is_kept() {
             true => TensorData::reader(run.copy(tensor)),
@@ -136,8 +145,34 @@ pub fn quantize(
     Ok(summary)
 }
 
+/// Chooses the types of a budget, if there is one.
+///
+/// # Errors
+/// The model cannot be quantised, which is found before what is slow; or not to this size.
+fn chosen(
+    file: &GgufFile,
+    options: &QuantizeOptions,
+    progress: &mut dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()>,
+) -> Result<Assignment, ConvertError> {
+    let Some(budget) = options.budget else { return Ok(Assignment::default()) };
+    plan(file, options, &BTreeMap::new())?;
+    assign(file, options, budget, &mut |info: &TensorInfo| {
+        let total_bytes = file.tensor_bytes();
+        progress(QuantizeProgress { tensor: &info.name, from: info.ty, to: info.ty, done_bytes: 0, total_bytes })
+    })
+}
+
+/// Returns the number for files of a budget: that of the recipe whose type most weights have.
+fn file_type(planned: &[PlannedTensor<'_>]) -> u32 {
+    let n_values =
+        |ty| planned.iter().filter(|tensor| tensor.ty == ty).map(|tensor| tensor.info.n_elements()).sum::<usize>();
+    // Of several recipes of a type the last, which gives some tensors more.
+    let most = Recipe::ALL.iter().max_by_key(|recipe| n_values(recipe.default_type()));
+    most.map_or(Recipe::Q4_K_M.file_type(), |recipe| recipe.file_type())
+}
+
 /// Returns the metadata of the output: that of the source, and what it was quantised with, in llama.cpp's order.
-fn metadata(source: &Metadata, options: &QuantizeOptions) -> Metadata {
+fn metadata(source: &Metadata, options: &QuantizeOptions, planned: &[PlannedTensor<'_>]) -> Metadata {
     let mut metadata = source.clone();
     ["split.no", "split.count", "split.tensors.count"].iter().for_each(|key| drop(metadata.remove(key)));
     let mut set = |key: &str, value: ruvllm_gguf::Value| {
@@ -145,7 +180,8 @@ fn metadata(source: &Metadata, options: &QuantizeOptions) -> Metadata {
         metadata.set(key, value);
     };
     set("general.quantization_version", QUANTIZATION_VERSION.into());
-    set("general.file_type", options.recipe.file_type().into());
+    let file_type = options.budget.map_or(options.recipe.file_type(), |_| file_type(planned));
+    set("general.file_type", file_type.into());
     if let Some(imatrix) = &options.imatrix {
         set("quantize.imatrix.file", cut(&imatrix.file).into());
         if let Some(dataset) = &imatrix.dataset {

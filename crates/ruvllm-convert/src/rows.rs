@@ -15,6 +15,19 @@ use crate::plan::PlannedTensor;
 /// Values that a thread takes at once.
 const VALUES_AT_ONCE: usize = 1 << 15;
 
+/// Values of a tensor that are quantised to estimate its error in a type.
+const SAMPLE_VALUES: usize = 1 << 17;
+
+/// Rows that are taken for that however long they are, if the tensor has them; a thread takes as many at once.
+const SAMPLE_ROWS: usize = 32;
+
+/// The weighted squares of a row's errors, and those of its values.
+#[derive(Clone, Copy, Debug, Default)]
+struct RowError {
+    error: f64,
+    square: f64,
+}
+
 /// The rows of a tensor, experts behind each other.
 pub(crate) struct Rows<'a> {
     from: GgmlType,
@@ -67,25 +80,52 @@ impl<'a> Rows<'a> {
         out.resize(rows.len() * size, 0);
         let n_at_once = (VALUES_AT_ONCE / self.n_columns).max(1);
         let parts = out.chunks_mut(n_at_once * size).zip(rows.step_by(n_at_once));
-        let n_parts = parts.len();
-        let (parts, failed) = (Mutex::new(parts), Mutex::new(None));
-        let work = || {
+        for_each_part(parts, n_threads, |(out, first)| {
             let mut values = vec![0.0; self.n_columns];
-            let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-            while let Some((out, first)) = next() {
-                let result =
-                    out.chunks_mut(size).enumerate().try_for_each(|(i, out)| self.row(first + i, &mut values, out));
-                if let Err(error) = result {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                    return;
-                }
+            out.chunks_mut(size).enumerate().try_for_each(|(i, out)| self.row(first + i, &mut values, out))
+        })
+    }
+
+    /// Returns the weighted squared error of the rows over their weighted squares, estimated on some of them: rows at equal
+    /// distances. Without importance every column weighs the same. The result does not depend on the number of threads.
+    ///
+    /// # Errors
+    /// A value is not finite, or too large for the type.
+    pub(crate) fn relative_error(&self, n_threads: usize) -> Result<f64, ConvertError> {
+        let n = (SAMPLE_VALUES / self.n_columns).max(SAMPLE_ROWS).min(self.n_rows);
+        let mut errors = vec![RowError::default(); n];
+        for_each_part(errors.chunks_mut(SAMPLE_ROWS).enumerate(), n_threads, |(part, errors)| {
+            let first = part * SAMPLE_ROWS;
+            let rows = (first..first + errors.len()).map(|i| (i as u128 * self.n_rows as u128 / n as u128) as usize);
+            self.weighted_errors(rows, errors)
+        })?;
+        let (error, square) =
+            errors.iter().fold((0.0, 0.0), |(error, square), row| (error + row.error, square + row.square));
+        // Columns that were always zero weigh nothing.
+        Ok(if square > 0.0 { error / square } else { 0.0 })
+    }
+
+    /// Quantises rows and writes how far they are from what they were.
+    fn weighted_errors(&self, rows: impl Iterator<Item = usize>, errors: &mut [RowError]) -> Result<(), ConvertError> {
+        let mut values = vec![0.0; self.n_columns];
+        let (mut back, mut out) = (values.clone(), vec![0; row_bytes(self.to, self.n_columns)]);
+        for (row, error) in rows.zip(errors) {
+            self.row(row, &mut values, &mut out)?;
+            self.dequant.dequantize(self.to, &out, &mut back);
+            let weights = self.weights_of(row);
+            for (i, (&x, &y)) in values.iter().zip(&back).enumerate() {
+                let (weight, x, y) = (weights.map_or(1.0, |weights| f64::from(weights[i])), f64::from(x), f64::from(y));
+                error.error += weight * (x - y) * (x - y);
+                error.square += weight * x * x;
             }
-        };
-        thread::scope(|scope| {
-            (1..n_threads.min(n_parts)).for_each(|_| drop(scope.spawn(work)));
-            work();
-        });
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        }
+        Ok(())
+    }
+
+    /// Returns the importance of a row's columns.
+    fn weights_of(&self, row: usize) -> Option<&'a [f32]> {
+        let start = row / self.n_rows_per_expert * self.n_columns;
+        self.weights.map(|weights| &weights[start..][..self.n_columns])
     }
 
     fn row(&self, row: usize, values: &mut [f32], out: &mut [u8]) -> Result<(), ConvertError> {
@@ -94,9 +134,7 @@ impl<'a> Rows<'a> {
             let line = format!("row {row} has a value that is not finite; the model is damaged");
             return Err(ConvertError::new(ConvertErrorKind::Value, line));
         }
-        let of_expert =
-            |weights: &'a [f32]| &weights[row / self.n_rows_per_expert * self.n_columns..][..self.n_columns];
-        quantize_row(self.to, values, self.weights.map(of_expert), out);
+        quantize_row(self.to, values, self.weights_of(row), out);
         match is_finite(self.to, out) {
             true => Ok(()),
             false => {
@@ -105,6 +143,30 @@ impl<'a> Rows<'a> {
             }
         }
     }
+}
+
+/// Works on parts, on several threads, until one fails.
+fn for_each_part<P: Send>(
+    parts: impl ExactSizeIterator<Item = P> + Send,
+    n_threads: usize,
+    work: impl Fn(P) -> Result<(), ConvertError> + Sync,
+) -> Result<(), ConvertError> {
+    let n_parts = parts.len();
+    let (parts, failed) = (Mutex::new(parts), Mutex::new(None));
+    let work = || {
+        let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some(part) = next() {
+            if let Err(error) = work(part) {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        (1..n_threads.min(n_parts)).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 /// Bytes of a row, whose blocks were checked.

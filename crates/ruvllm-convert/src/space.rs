@@ -9,11 +9,11 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Checks that a file of `need` bytes fits beside what is there. Systems that do not tell are believed.
+/// Checks that a file of `need` bytes fits on the disk in addition to what is there. Systems that do not tell are believed.
 ///
 /// # Errors
 /// The disk has less.
-pub(crate) fn check(path: &Path, need: u64) -> Result<(), ConvertError> {
+pub fn check(path: &Path, need: u64) -> Result<(), ConvertError> {
     let Some(have) = available(folder(path)) else { return Ok(()) };
     if need <= have {
         return Ok(());

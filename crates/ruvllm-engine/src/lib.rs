@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod bandwidth;
+mod divergence;
 mod engine;
 mod error;
 mod generate;
@@ -43,6 +44,7 @@ pub mod tuner;
 #[cfg(not(feature = "grammar"))]
 mod without_grammars;
 
+pub use divergence::{Divergence, PackedPrediction, log_probability};
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use ruvllm_kvcache::KvPolicy;
 
+use crate::divergence::{divergence, log_probability, top1};
 use crate::{Engine, EngineError, ErrorKind};
 use ruvllm_backend::{LogitRows, Segment, SeqId};
 
@@ -89,16 +90,11 @@ impl Engine {
         on_chunk: &mut dyn FnMut(PerplexityProgress) -> ControlFlow<()>,
     ) -> Result<Perplexity, EngineError> {
         let PerplexityOptions { n_ctx, max_chunks, against_f16 } = *options;
-        let bos = self.tokenizer()?.bos_to_add();
         self.check_windows(tokens.len(), options)?;
-        let n_chunks = (tokens.len() / n_ctx).min(max_chunks.unwrap_or(usize::MAX));
-        let mut sums = Sums::default();
-        for (chunk, window) in tokens.chunks_exact(n_ctx).take(n_chunks).enumerate() {
-            let mut window = window.to_vec();
-            if let Some(bos) = bos {
-                window[0] = bos;
-            }
-            self.score_window(&window, against_f16, &mut sums)?;
+        let windows = self.windows(tokens, n_ctx, max_chunks)?;
+        let (n_chunks, mut sums) = (windows.len(), Sums::default());
+        for (chunk, window) in windows.iter().enumerate() {
+            self.score_window(window, against_f16, &mut sums)?;
             let ppl = (sums.nll / sums.n_scored as f64).exp();
             if on_chunk(PerplexityProgress { chunk: chunk + 1, n_chunks, ppl }).is_break() {
                 return Err(EngineError::new(
@@ -120,6 +116,52 @@ impl Engine {
                 f16_bytes_per_token: sums.bytes[1],
             }),
         })
+    }
+
+    /// Cuts a text into windows of `n_ctx` tokens, of which the first is replaced by BOS where the model wants one; what is left
+    /// over at the end is left out.
+    ///
+    /// # Errors
+    /// The model has no tokenizer; the text is shorter than a window, or a window longer than the engine's context.
+    pub fn windows(
+        &self,
+        tokens: &[u32],
+        n_ctx: usize,
+        max_chunks: Option<usize>,
+    ) -> Result<Vec<Vec<u32>>, EngineError> {
+        let n_ctx_max = self.info().n_ctx;
+        if n_ctx == 0 || n_ctx > n_ctx_max || tokens.len() < n_ctx {
+            let n = tokens.len();
+            let line = format!("a text of {n} tokens has no window of {n_ctx}; choose 1 to {}", n.min(n_ctx_max));
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
+        let bos = self.tokenizer()?.bos_to_add();
+        let windows = tokens.chunks_exact(n_ctx).take(max_chunks.unwrap_or(usize::MAX)).map(|window| {
+            let mut window = window.to_vec();
+            window[0] = bos.unwrap_or(window[0]);
+            window
+        });
+        Ok(windows.collect())
+    }
+
+    /// Computes a window from an empty context, and hands `each` the logits of positions `from` on, but for the last, with the
+    /// token that follows them.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn predictions(
+        &mut self,
+        window: &[u32],
+        from: usize,
+        each: &mut dyn FnMut(&[f32], u32),
+    ) -> Result<(), EngineError> {
+        if from + 1 >= window.len() {
+            return Ok(());
+        }
+        let seq = self.runner.open_empty()?;
+        let result = self.predict(window, from, &[seq], &mut |logits, next| each(logits[0], next));
+        self.free_sequence(seq);
+        result
     }
 
     fn check_windows(&self, n_tokens: usize, options: &PerplexityOptions) -> Result<(), EngineError> {
@@ -154,64 +196,43 @@ impl Engine {
         result
     }
 
-    /// Computes a window in all sequences: the one that is measured, then perhaps the one in half precision.
+    /// Adds a window in all sequences to the sums: the one that is measured, then perhaps the one in half precision.
     fn score_sequences(&mut self, window: &[u32], seqs: &[SeqId], sums: &mut Sums) -> Result<(), EngineError> {
-        let (half, n_vocab) = (window.len() / 2, self.info().n_vocab);
+        self.predict(window, window.len() / 2, seqs, &mut |logits, next| {
+            sums.nll -= log_probability(logits[0], next);
+            if let [measured, exact] = logits {
+                sums.nll_f16 -= log_probability(exact, next);
+                sums.kl += divergence(exact, measured);
+                sums.n_same += usize::from(top1(exact) == top1(measured));
+            }
+            sums.n_scored += 1;
+        })
+    }
+
+    /// Computes a window in all sequences, one or two, and hands over the logits of positions `from` on in each.
+    fn predict(
+        &mut self,
+        window: &[u32],
+        from: usize,
+        seqs: &[SeqId],
+        each: &mut dyn FnMut(&[&[f32]], u32),
+    ) -> Result<(), EngineError> {
+        let n_vocab = self.info().n_vocab;
         let segments = |tokens, logits| seqs.iter().map(|&seq| Segment { seq, tokens, logits }).collect::<Vec<_>>();
-        self.forward(&segments(&window[..half], LogitRows::None))?;
-        for (i, tokens) in window[half..window.len() - 1].chunks(ROWS).enumerate() {
+        if from > 0 {
+            self.forward(&segments(&window[..from], LogitRows::None))?;
+        }
+        for (i, tokens) in window[from..window.len() - 1].chunks(ROWS).enumerate() {
             let logits = self.forward(&segments(tokens, LogitRows::All))?;
-            let (measured, exact) = logits.split_at(tokens.len() * n_vocab);
-            for (row, logits) in measured.chunks_exact(n_vocab).enumerate() {
-                let next = window[half + i * ROWS + row + 1];
-                sums.nll -= log_probability(logits, next);
-                if let Some(exact) = exact.chunks_exact(n_vocab).nth(row) {
-                    sums.nll_f16 -= log_probability(exact, next);
-                    sums.kl += divergence(exact, logits);
-                    sums.n_same += usize::from(top1(exact) == top1(logits));
+            let (first, second) = logits.split_at(tokens.len() * n_vocab);
+            for (row, first) in first.chunks_exact(n_vocab).enumerate() {
+                let next = window[from + i * ROWS + row + 1];
+                match second.chunks_exact(n_vocab).nth(row) {
+                    None => each(&[first], next),
+                    Some(second) => each(&[first, second], next),
                 }
-                sums.n_scored += 1;
             }
         }
         Ok(())
-    }
-}
-
-/// Returns the Kullback-Leibler divergence of `softmax(q)` from `softmax(p)`, in nats.
-fn divergence(p: &[f32], q: &[f32]) -> f64 {
-    let normaliser = |logits: &[f32]| {
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        f64::from(max) + logits.iter().map(|&x| f64::from((x - max).exp())).sum::<f64>().ln()
-    };
-    let (p_norm, q_norm) = (normaliser(p), normaliser(q));
-    let terms = p.iter().zip(q).map(|(&p, &q)| {
-        let log_p = f64::from(p) - p_norm;
-        log_p.exp() * (log_p - (f64::from(q) - q_norm))
-    });
-    terms.sum::<f64>().max(0.0)
-}
-
-fn top1(logits: &[f32]) -> Option<usize> {
-    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)))
-}
-
-/// Returns the natural log of a token's probability under `logits`.
-fn log_probability(logits: &[f32], token: u32) -> f64 {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
-    f64::from(logits[token as usize] - max) - sum.ln()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn divergences_are_those_of_the_distributions() {
-        let (p, q) = ([0.0, 0.0], [2f32.ln(), 0.0]);
-        let expected = 0.5 * (0.5 / (2.0 / 3.0f64)).ln() + 0.5 * (0.5 / (1.0 / 3.0f64)).ln();
-        assert!((divergence(&p, &q) - expected).abs() < 1e-7);
-        assert_eq!((divergence(&q, &q), top1(&[1.0, 3.0, 3.0])), (0.0, Some(1)));
-        assert!(divergence(&[5.0, -80.0], &[5.0, 3.0]) > 0.1);
     }
 }

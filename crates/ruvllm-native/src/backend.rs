@@ -1,14 +1,15 @@
 //! The native backend: packed weights, paged KV cache, SIMD kernels on the CPU.
 
 mod hidden;
+mod hooks;
 mod paged;
 mod pass;
 
 use std::sync::Arc;
 
 use ruvllm_backend::{
-    BackendError, BackendErrorKind, CacheSalt, Embeddings, HiddenStates, LogitRows, ModelInfo, ModelSpec, PagedKv,
-    Pooling, Segment, SeqId, StateRows, States, TokenModel,
+    BackendError, BackendErrorKind, CacheSalt, Embeddings, ForwardHooks, HiddenStates, LogitRows, ModelInfo, ModelSpec,
+    PagedKv, Pooling, Segment, SeqId, StateRows, States, TokenModel,
 };
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
@@ -284,6 +285,10 @@ impl TokenModel for NativeBackend {
     }
 
     fn embeddings(&mut self) -> Option<&mut dyn Embeddings> {
+        Some(self)
+    }
+
+    fn forward_hooks(&mut self) -> Option<&mut dyn ForwardHooks> {
         Some(self)
     }
 

@@ -72,6 +72,7 @@ fn main() -> std::io::Result<()> {
     };
     write("gguf", vec![model(false), model(true)])?;
     write("gguf_adapter", vec![adapter()])?;
+    write("imatrix", vec![imatrix(), older_imatrix(&[]), older_imatrix(b"\x05\0\0\0\x03\0\0\0abc")])?;
     write("safetensors", vec![join(bert_settings().as_bytes(), &bert_weights())])?;
     write("peft", peft())?;
     write("template", TEMPLATES.map(|text| text.as_bytes().to_vec()).to_vec())?;
@@ -116,6 +117,36 @@ fn adapter() -> Vec<u8> {
         writer.add_tensor(name, GgmlType::F32, &shape, TensorData::from(vec![0u8; n_bytes])).expect("a tensor");
     }
     bytes(writer)
+}
+
+/// An importance matrix of a matrix and of two experts, one of which nothing went to.
+fn imatrix() -> Vec<u8> {
+    let mut writer = GgufWriter::new();
+    let metadata = writer.metadata_mut();
+    metadata.set("general.type", "imatrix");
+    metadata.set("imatrix.datasets", vec!["a.txt".to_owned()]);
+    metadata.set("imatrix.chunk_count", 2u32);
+    metadata.set("imatrix.chunk_size", 64u32);
+    let mut add = |name: &str, shape: &[usize], values: &[f32]| {
+        let data: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        writer.add_tensor(name, GgmlType::F32, shape, TensorData::from(data)).expect("a tensor");
+    };
+    add("blk.0.attn_q.weight.in_sum2", &[4, 1], &[1.0, 0.0, 2.5, 9.0]);
+    add("blk.0.attn_q.weight.counts", &[1, 1], &[128.0]);
+    add("blk.0.attn_q.weight.sensitivity", &[1], &[0.5]);
+    add("blk.0.ffn_up_exps.weight.in_sum2", &[2, 2], &[1.0, 3.0, 0.0, 0.0]);
+    add("blk.0.ffn_up_exps.weight.counts", &[1, 2], &[128.0, 0.0]);
+    bytes(writer)
+}
+
+/// An importance matrix in the older form, and what stands behind its entries.
+fn older_imatrix(tail: &[u8]) -> Vec<u8> {
+    let name = b"blk.0.attn_q.weight";
+    let mut bytes = [&1i32.to_le_bytes()[..], &(name.len() as i32).to_le_bytes(), name].concat();
+    bytes.extend([2i32, 3].iter().flat_map(|n| n.to_le_bytes()));
+    bytes.extend([1.0f32, 0.0, 4.0].iter().flat_map(|x| x.to_le_bytes()));
+    bytes.extend(tail);
+    bytes
 }
 
 fn bytes(writer: GgufWriter<'_>) -> Vec<u8> {

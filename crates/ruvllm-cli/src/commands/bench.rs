@@ -1,9 +1,7 @@
 //! `ruvllm bench`: load time, prefill and decode rates beside the memory's read bandwidth.
 
-use std::time::Instant;
-
 use clap::Args;
-use ruvllm_engine::{Engine, LoadOptions, LogitRows, Segment, SeqId};
+use ruvllm_engine::{Engine, LoadOptions, LogitRows};
 use serde_json::json;
 
 use crate::tools::app::App;
@@ -12,6 +10,7 @@ use crate::tools::backend::LocalBackendArgs;
 use crate::tools::error::{Error, Result};
 use crate::tools::machine::peak_bytes;
 use crate::tools::output::{bytes, print, print_json, table};
+use crate::tools::rates::{Test, measure, median};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,40 +51,6 @@ pub struct BenchArgs {
     load: LoadArgs,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// One thing to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Test {
-    Prefill { n: usize },
-    Decode { n: usize, n_batch: usize, depth: usize },
-}
-
-impl Test {
-    fn name(self) -> String {
-        match self {
-            Test::Prefill { n } => format!("pp{n}"),
-            Test::Decode { n, n_batch, depth: 0 } if n_batch > 1 => format!("tg{n}@b{n_batch}"),
-            Test::Decode { n, depth: 0, .. } => format!("tg{n}"),
-            Test::Decode { n, depth, .. } => format!("tg{n}@d{depth}"),
-        }
-    }
-
-    /// Returns the tokens a sequence holds when the test is over.
-    fn n_ctx(self) -> usize {
-        match self {
-            Test::Prefill { n } => n,
-            Test::Decode { n, depth, .. } => n + depth.max(1),
-        }
-    }
-
-    /// Returns the tokens the rate is over.
-    fn n_tokens(self) -> usize {
-        match self {
-            Test::Prefill { n } => n,
-            Test::Decode { n, n_batch, .. } => n * n_batch,
-        }
-    }
 }
 
 /// The rates of one test, in tokens per second.
@@ -151,57 +116,6 @@ impl BenchArgs {
     }
 }
 
-/// Returns the `i`-th token of the text the benchmark reads.
-fn token(i: usize, n_vocab: usize) -> u32 {
-    ((i * 7919 + 13) % n_vocab) as u32
-}
-
-/// Runs one test once and returns tokens per second; `logits` are asked for of tokens that are written.
-fn measure(engine: &mut Engine, test: Test, logits: LogitRows) -> Result<f64> {
-    let n_vocab = engine.info().n_vocab;
-    let (n_batch, n_before) = match test {
-        Test::Prefill { .. } => (1, 0),
-        Test::Decode { n_batch, depth, .. } => (n_batch, depth.max(1)),
-    };
-    let mut sequences = Vec::with_capacity(n_batch);
-    for s in 0..n_batch {
-        let seq = engine.new_sequence()?;
-        sequences.push(seq);
-        if n_before > 0 {
-            read(engine, seq, s, n_before, n_vocab)?;
-        }
-    }
-    let start = Instant::now();
-    match test {
-        Test::Prefill { n } => read(engine, sequences[0], 0, n, n_vocab)?,
-        Test::Decode { n, .. } => write(engine, &sequences, n, logits)?,
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    for seq in sequences {
-        engine.free_sequence(seq);
-    }
-    Ok(test.n_tokens() as f64 / seconds)
-}
-
-/// Reads `n` tokens into a sequence, starting with token number `from`.
-fn read(engine: &mut Engine, seq: SeqId, from: usize, n: usize, n_vocab: usize) -> Result<()> {
-    let tokens: Vec<_> = (from..from + n).map(|i| token(i, n_vocab)).collect();
-    engine.forward(&[Segment { seq, tokens: &tokens, logits: LogitRows::Last }])?;
-    Ok(())
-}
-
-/// Writes `n` tokens to every sequence, one step at a time.
-fn write(engine: &mut Engine, sequences: &[SeqId], n: usize, logits: LogitRows) -> Result<()> {
-    let n_vocab = engine.info().n_vocab;
-    for i in 0..n {
-        let tokens: Vec<_> = (0..sequences.len()).map(|s| [token(i + s, n_vocab)]).collect();
-        let pairs = sequences.iter().zip(&tokens);
-        let segments: Vec<_> = pairs.map(|(seq, tokens)| Segment { seq: *seq, tokens, logits }).collect();
-        engine.forward(&segments)?;
-    }
-    Ok(())
-}
-
 /// Rounds of [`read_share`].
 const ROUNDS: usize = 5;
 
@@ -224,12 +138,6 @@ fn read_share(engine: &mut Engine, logits: LogitRows) -> Result<(f64, f64)> {
 fn summarize(test: Test, mut rates: Vec<f64>) -> Rates {
     let median = median(&mut rates);
     Rates { test, median, min: rates[0], max: rates[rates.len() - 1] }
-}
-
-/// Sorts `values`, of which there is at least one, and returns the middle one, or the mean of the two.
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
 /// What was measured beside the rates.
@@ -317,10 +225,5 @@ mod tests {
         let rates = summarize(test, vec![3.0, 1.0, 2.0]);
         assert_eq!(rates, Rates { test, median: 2.0, min: 1.0, max: 3.0 });
         assert_eq!(summarize(test, vec![4.0, 1.0]).median, 2.5);
-    }
-
-    #[test]
-    fn tokens_are_in_the_vocabulary() {
-        assert_eq!((token(0, 100), token(1, 100)), (13, 32));
     }
 }

@@ -3,9 +3,11 @@
 pub mod bench;
 pub mod cache;
 pub mod chat;
+pub mod compare;
 pub mod detect;
 pub mod embed;
 pub mod eval;
+pub mod imatrix;
 pub mod learn;
 pub mod list;
 pub mod logits;

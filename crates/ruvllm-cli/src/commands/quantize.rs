@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use clap::Args;
 use ruvllm_convert::{
-    ConvertError, ConvertErrorKind, ImportanceMatrix, KeepRule, QuantizeOptions, QuantizeSummary, Recipe, quantize,
+    Budget, ConvertError, ConvertErrorKind, ImportanceMatrix, KeepRule, QuantizeOptions, QuantizeSummary, Recipe,
+    quantize,
 };
 use ruvllm_engine::CancelToken;
 use serde_json::{Map, Value, json};
@@ -25,6 +26,7 @@ Examples:
   ruvllm quantize model-f16.gguf model-q4.gguf --type Q4_K_M
   ruvllm quantize model-f16.gguf small.gguf --type IQ4_XS --imatrix model.imatrix.gguf
   ruvllm quantize model-f16.gguf mixed.gguf --type Q4_K_M --keep 'attn_v=Q8_0' --keep '^blk.0.=Q6_K'
+  ruvllm quantize model-f16.gguf fits.gguf --budget 3.5GB --imatrix model.imatrix.gguf
 
 Types, of which each is a recipe that gives sensitive matrices more bits: Q2_K_S, Q2_K, Q3_K_S,
 Q3_K_M, Q3_K_L, IQ4_XS, IQ4_NL, Q4_0, Q4_K_S, Q4_K_M, MXFP4_MOE, Q4_1, Q5_0, Q5_K_S, Q5_K_M, Q5_1,
@@ -41,8 +43,14 @@ pub struct QuantizeArgs {
     #[arg(value_name = "OUT")]
     output: PathBuf,
     /// Type of the matrices
-    #[arg(long = "type", value_name = "T", value_parser = recipe)]
-    recipe: Recipe,
+    #[arg(long = "type", value_name = "T", value_parser = recipe, required_unless_present_any = ["size", "bits"])]
+    recipe: Option<Recipe>,
+    /// Size that the file may have, such as 3.5GB: each tensor gets the type in which bits win most
+    #[arg(long = "budget", value_name = "SIZE", value_parser = size, conflicts_with_all = ["recipe", "bits"])]
+    size: Option<Budget>,
+    /// Bits per weight that the tensors may have, such as 4.6, instead of a size of the file
+    #[arg(long = "budget-bpw", value_name = "BITS", value_parser = bits, conflicts_with = "recipe")]
+    bits: Option<Budget>,
     /// Importance matrix of the model: GGUF, or the older .dat
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
@@ -61,6 +69,14 @@ pub struct QuantizeArgs {
 
 fn recipe(text: &str) -> std::result::Result<Recipe, String> {
     Recipe::parse(text).map_err(|error| error.to_string())
+}
+
+fn size(text: &str) -> std::result::Result<Budget, String> {
+    Budget::parse_size(text).map_err(|error| error.to_string())
+}
+
+fn bits(text: &str) -> std::result::Result<Budget, String> {
+    Budget::parse_bits(text).map_err(|error| error.to_string())
 }
 
 fn rule(text: &str) -> std::result::Result<KeepRule, String> {
@@ -90,12 +106,16 @@ impl QuantizeArgs {
         check::writable(&self.output, &[])?;
         let imatrix = self.imatrix.as_deref().map(ImportanceMatrix::open).transpose()?;
         let input = app.store().locate(&self.input, true)?;
+        let base = match (self.recipe, self.size.or(self.bits)) {
+            (_, Some(budget)) => QuantizeOptions::of_budget(budget),
+            (recipe, None) => QuantizeOptions::new(recipe.unwrap_or(Recipe::Q4_K_M)),
+        };
         let options = QuantizeOptions {
-            recipe: self.recipe,
             imatrix,
             keep: self.keep.clone(),
             requantize: self.requantize,
             n_threads: NonZeroUsize::new(app.settings.threads(self.threads)),
+            ..base
         };
         let start = Instant::now();
         let bar = app.ui.bytes_bar("quantising", 0).of(self.output.display().to_string());
@@ -138,7 +158,8 @@ impl QuantizeArgs {
         let bits = summary.bits_per_weight();
         if !self.form.json {
             let (path, from, to) = (self.output.display(), bytes(summary.input_bytes), bytes(summary.output_bytes));
-            let line = format!("wrote {path}: {from} -> {to}, {bits:.2} bits per weight, {seconds:.1} s");
+            let kl = summary.expected_kl.map_or_else(String::new, |kl| format!(", KL of about {kl:.4} nats"));
+            let line = format!("wrote {path}: {from} -> {to}, {bits:.2} bits per weight{kl}, {seconds:.1} s");
             return print_line(&line);
         }
         let types: Map<String, Value> = summary.types.iter().map(|(ty, n)| (ty.to_string(), json!(n))).collect();
@@ -147,11 +168,12 @@ impl QuantizeArgs {
         let unused = unused.map(|(tensor, experts)| json!({ "tensor": tensor, "experts": experts }));
         print_json(&json!({
             "path": self.output,
-            "type": self.recipe.name(),
+            "type": self.recipe.map_or("budget", Recipe::name),
             "input_bytes": summary.input_bytes,
             "output_bytes": summary.output_bytes,
             "bits_per_weight": bits,
             "seconds": seconds,
+            "expected_kl": summary.expected_kl,
             "tensors": types,
             "fallbacks": odd.collect::<Vec<_>>(),
             "without_importance": summary.without_importance,

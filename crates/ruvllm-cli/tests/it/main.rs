@@ -7,6 +7,7 @@ mod arguments;
 mod backend;
 mod bad_usage;
 mod cache;
+mod calibrate;
 mod common;
 mod help;
 mod learn;

@@ -1,7 +1,7 @@
 //! Importance matrices, sound and damaged.
 
 use ruvllm_ggml::GgmlType;
-use ruvllm_gguf::GgufWriter;
+use ruvllm_gguf::{GgufFile, GgufWriter};
 
 use super::*;
 
@@ -57,12 +57,69 @@ fn damaged_matrices_cost_one_line() {
         add(writer, "b.in_sum2", &[1.0; 3]);
         add(writer, "b.counts", &[1.0; 2]);
     });
+    check("its sensitivity is negative", &|writer| add(writer, "b.sensitivity", &[-1.0]));
     for value in [-1.0, f32::NAN, f32::INFINITY] {
         check("negative or not finite", &|writer| {
             add(writer, "b.in_sum2", &[value]);
             add(writer, "b.counts", &[1.0]);
         });
     }
+}
+
+/// Directory of a tensor of experts, two of two columns and one row each.
+fn experts() -> GgufFile {
+    let mut writer = GgufWriter::new();
+    writer.add_tensor("e.weight", GgmlType::F32, &[2, 1, 2], floats(&[0.0; 4])).expect("a tensor");
+    let mut bytes = Vec::new();
+    writer.write_to(&mut bytes).expect("memory");
+    GgufFile::from_bytes(bytes.into()).expect("a file")
+}
+
+#[test]
+fn squares_are_summed_by_window_and_expert() {
+    let file = experts();
+    let tensor = file.tensor("e.weight").expect("its tensor");
+    let mut collector = ImatrixCollector::default();
+    (0..2).for_each(|expert| collector.watch(3 + expert, tensor, expert));
+    let mut sums = ImportanceSums { datasets: vec!["a".to_owned()], chunk_size: 2, ..ImportanceSums::default() };
+    collector.add(3, &[1.0, 2.0, 3.0, 4.0]);
+    // Layers that nobody watches are passed over.
+    collector.add(9, &[1.0, 2.0]);
+    collector.finish_window(&mut sums);
+    collector.add(3, &[0.5, 0.0]);
+    collector.drop_window();
+    collector.finish_window(&mut sums);
+    assert_eq!(sums.unused_experts().collect::<Vec<_>>(), [("e.weight", 1)]);
+    sums.set_sensitivity("e.weight", 0.25);
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("imatrix.gguf");
+    sums.write(&path).expect("a temporary folder is writable");
+    let read = ImportanceSums::open(&path).expect("it is sound");
+    assert_eq!((&read, read.n_chunks, read.n_tensors()), (&sums, 2, 1));
+    let matrix = ImportanceMatrix::open(&path).expect("it is sound");
+    assert_eq!(matrix.tensor("e.weight").expect("its tensor").values, [5.0, 10.0, 1.0, 1.0]);
+    assert_eq!((matrix.sensitivity("e.weight"), matrix.sensitivity("f.weight")), (Some(0.25), None));
+
+    let mut both = sums.clone();
+    both.merge(&read).expect("they fit");
+    assert_eq!((both.n_chunks, both.datasets.len(), both.n_sensitivities()), (4, 2, 1));
+    assert_eq!(ImportanceMatrix::from(both).tensor("e.weight"), matrix.tensor("e.weight"), "the mean is the same");
+}
+
+#[test]
+fn sums_that_are_not_finite_are_not_written() {
+    let file = experts();
+    let mut collector = ImatrixCollector::default();
+    collector.watch(0, file.tensor("e.weight").expect("its tensor"), 0);
+    collector.add(0, &[f32::NAN, 1.0]);
+    let mut sums = ImportanceSums::default();
+    collector.finish_window(&mut sums);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("imatrix.gguf");
+    let line = sums.write(&path).expect_err("it is not finite").to_string();
+    assert!(line.contains("tensor 'e.weight': a sum is negative or not finite") && !path.exists(), "{line}");
+    assert!(ImportanceSums::default().write(&path).is_err());
 }
 
 /// A matrix in the older form.

@@ -1,5 +1,6 @@
 //! Quantised files against those of llama.cpp, and what is refused.
 
+mod budget;
 mod models;
 mod recipes;
 mod refused;

@@ -179,11 +179,14 @@ impl ForwardState {
     fn embed(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>) {
         let n_embd = model.spec.n_embd;
         let input = &model.input;
+        let other = compute.hooks.as_ref().and_then(|hooks| hooks.tokens.as_ref());
+        let other = other.map(|(ty, bytes)| input.tokens.with_bytes(*ty, bytes.clone()));
+        let tokens = other.as_ref().unwrap_or(&input.tokens);
         for segment in batch.rows {
             for i in 0..segment.n {
                 let row = segment.first + i;
                 let x = &mut self.residual.x[row * n_embd..(row + 1) * n_embd];
-                input.tokens.row(&compute.kernels, batch.tokens[row] as usize, x);
+                tokens.row(&compute.kernels, batch.tokens[row] as usize, x);
                 if input.scale != 1.0 {
                     x.iter_mut().for_each(|x| *x *= input.scale);
                 }

@@ -188,6 +188,16 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
+    /// Makes a table of the same shape with other weights.
+    ///
+    /// # Panics
+    /// If they have another size.
+    pub(crate) fn with_bytes(&self, ty: GgmlType, bytes: Bytes) -> Embedding {
+        let row_bytes = ty.row_bytes(self.n_embd).expect("weights were checked to be rows of whole blocks");
+        assert_eq!(bytes.len(), self.n_rows * row_bytes, "weights of another table");
+        Embedding { ty, row_bytes, bytes, ..*self }
+    }
+
     /// Writes row `idx` to `out`: `[n_embd]`. Panics if `idx` is out of range.
     pub(crate) fn row(&self, kernels: &crate::kernels::Kernels, idx: usize, out: &mut [f32]) {
         assert!(idx < self.n_rows && out.len() == self.n_embd, "embedding row {idx} of {}", self.n_rows);

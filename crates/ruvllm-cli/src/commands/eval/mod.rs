@@ -1,6 +1,5 @@
 //! `ruvllm eval`: what learning gains and costs, how good routing, roles and embeddings are, on files of one's own.
 
-mod chart;
 mod embedding;
 mod learning;
 mod memory;

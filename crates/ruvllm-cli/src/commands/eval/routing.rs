@@ -9,9 +9,9 @@ use ruvllm_router::evaluate::{
 use ruvllm_router::{Link, Logistic, Neighbours, RouterError, Rows, TrainOptions, Weighing, expected_costs};
 use serde_json::{Value, json};
 
-use crate::commands::eval::chart::{self, Axes, Line};
 use crate::tools::app::App;
 use crate::tools::args::{OutputArgs, count, fraction};
+use crate::tools::chart::{self, Axes, Line};
 use crate::tools::check;
 use crate::tools::error::{Error, Result};
 use crate::tools::output::{print, print_json, print_line, table};

@@ -52,6 +52,12 @@ impl Linear {
         &self.matrix
     }
 
+    /// Returns the matrix to multiply with: the model's, unless a hook has another one in its place.
+    fn in_use<'a>(&'a self, compute: &'a Compute) -> &'a Matrix {
+        let other = compute.hooks.as_ref().and_then(|hooks| hooks.matrices.get(&self.id));
+        other.unwrap_or(&self.matrix)
+    }
+
     /// Returns its number among those that adapters can change.
     pub(crate) fn id(&self) -> usize {
         self.id
@@ -197,13 +203,14 @@ impl<'a> Operand<'a> {
         plan: Option<PrefetchPlan>,
     ) {
         for (linear, _) in &pairs {
-            self.prepare(compute, linear.format());
+            compute.observe(linear.id, self.x);
+            self.prepare(compute, linear.in_use(compute).act_format());
         }
         if let Some((linear, _)) = pairs.first() {
             compute.threads.set_next(&linear.next);
         }
         let ids = pairs.each_ref().map(|(linear, _)| linear.id);
-        let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
+        let mut products = pairs.map(|(linear, out)| (linear, linear.in_use(compute), out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
         match self.adapted.rows.map(|rows| rows.prefetch_plan(&ids)).or(plan) {
             None => matmul::matmul_many(&compute.threads, self.acts, &mut work),
@@ -256,13 +263,19 @@ impl<'a> Operand<'a> {
         mut stacks: [ExpertStack<'_>; N],
     ) {
         for stack in &stacks {
-            runs.clone().for_each(|run| self.prepare(compute, stack.linears[run.expert].format()));
+            for run in runs.clone() {
+                let linear = &stack.linears[run.expert];
+                if compute.hooks.is_some() {
+                    self.rows(&rows[run.rows]).for_each(|x| compute.observe(linear.id, x));
+                }
+                self.prepare(compute, linear.in_use(compute).act_format());
+            }
         }
         // The experts of the next layer are not known yet.
         compute.threads.set_next(&NextShares::default());
         let products = stacks.iter_mut().flat_map(|stack| {
             stack.of(runs.clone()).map(|(run, linear, out)| GroupedProduct {
-                matrix: &linear.matrix,
+                matrix: linear.in_use(compute),
                 rows: &rows[run.rows],
                 out,
             })
@@ -272,6 +285,12 @@ impl<'a> Operand<'a> {
             self.adapt(compute, linear, &rows[run.rows], out);
             linear.add_bias(out);
         }
+    }
+
+    /// Iterates over some of the rows.
+    fn rows(&self, rows: &[u32]) -> impl Iterator<Item = &[f32]> {
+        let k = self.x.len() / self.n;
+        rows.iter().map(move |&row| &self.x[row as usize * k..][..k])
     }
 
     /// Adds to `out`, the products of a layer and some rows, what the rows' adapters do to the layer.

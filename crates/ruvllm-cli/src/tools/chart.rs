@@ -14,7 +14,7 @@ const MARGIN: f64 = 56.0;
 pub struct Line {
     /// Its name.
     pub name: String,
-    /// `(x, y)`.
+    /// `(x, y)`; one alone is a dot.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -63,6 +63,9 @@ pub fn write(path: &Path, axes: Axes<'_>, lines: &[Line]) -> Result<()> {
     for (i, line) in lines.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
         let points: Vec<String> = line.points.iter().map(|&(a, b)| format!("{:.1},{:.1}", x(a), y(b))).collect();
+        if let [(px, py)] = line.points[..] {
+            let _ = writeln!(svg, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"{colour}\"/>", x(px), y(py));
+        }
         let _ = writeln!(
             svg,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
