@@ -4,8 +4,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cache, chat, detect, embed, eval, learn, list, logits, lora, perplexity, policy, pull, quantize, rm, route,
-    run, serve, session, show, sona, tokenize, witness,
+    bench, cache, chat, convert, detect, embed, eval, learn, list, logits, lora, perplexity, policy, pull, quantize,
+    rm, route, run, serve, session, show, sona, tokenize, witness,
 };
 use crate::tools::app::App;
 use crate::tools::env;
@@ -56,6 +56,8 @@ pub enum Command {
     Rm(rm::RmArgs),
     /// Show or remove what is kept of prompts and sessions
     Cache(cache::CacheCommand),
+    /// Make a model file of a folder of the Hugging Face hub
+    Convert(convert::ConvertArgs),
     /// Write a model file in smaller types
     Quantize(quantize::QuantizeArgs),
     /// Name, show, merge, convert and train LoRA adapters
@@ -103,6 +105,7 @@ impl Command {
             Command::Show(args) => args.run(app),
             Command::Rm(args) => args.run(app),
             Command::Cache(args) => args.run(app),
+            Command::Convert(args) => args.run(app),
             Command::Quantize(args) => args.run(app),
             Command::Lora(args) => args.run(app),
             Command::Learn(args) => args.run(app),

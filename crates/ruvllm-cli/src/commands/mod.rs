@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod cache;
 pub mod chat;
+pub mod convert;
 pub mod detect;
 pub mod embed;
 pub mod eval;

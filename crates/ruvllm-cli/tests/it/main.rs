@@ -8,6 +8,7 @@ mod backend;
 mod bad_usage;
 mod cache;
 mod common;
+mod convert;
 mod help;
 mod learn;
 mod lora;
