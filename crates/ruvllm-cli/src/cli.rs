@@ -4,8 +4,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cache, chat, compare, detect, embed, eval, imatrix, learn, list, logits, lora, perplexity, policy, pull,
-    quantize, rm, route, run, serve, session, show, sona, tokenize, witness,
+    bench, cache, chat, compare, convert, detect, embed, eval, imatrix, learn, list, logits, lora, perplexity, policy,
+    pull, quantize, rm, route, run, serve, session, show, sona, tokenize, witness,
 };
 use crate::tools::app::App;
 use crate::tools::env;
@@ -56,6 +56,8 @@ pub enum Command {
     Rm(rm::RmArgs),
     /// Show or remove what is kept of prompts and sessions
     Cache(cache::CacheCommand),
+    /// Make a model file of a folder of the Hugging Face hub
+    Convert(convert::ConvertArgs),
     /// Write a model file in smaller types
     Quantize(quantize::QuantizeArgs),
     /// Compute an importance matrix, which makes quantising better
@@ -107,6 +109,7 @@ impl Command {
             Command::Show(args) => args.run(app),
             Command::Rm(args) => args.run(app),
             Command::Cache(args) => args.run(app),
+            Command::Convert(args) => args.run(app),
             Command::Quantize(args) => args.run(app),
             Command::Imatrix(args) => args.run(app),
             Command::Compare(args) => args.run(app),

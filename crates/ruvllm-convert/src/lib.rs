@@ -1,4 +1,5 @@
-//! Quantising model files: a GGUF file is written again with its matrices in smaller types.
+//! Model files of one's own: folders of the Hugging Face hub are converted, and GGUF files are written again with their matrices in
+//! smaller types.
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -15,7 +16,7 @@
 //! # }
 //! ```
 //!
-//! A [`Recipe`] says which tensor gets which type (`mixture`), a [`KeepRule`] is another answer for tensors whose names match,
+//! [`convert`] reads a folder and writes a file (`hf`). A [`Recipe`] says which tensor gets which type (`mixture`), a [`KeepRule`] is another answer for tensors whose names match,
 //! and an [`ImportanceMatrix`] weighs the errors of columns. Everything that can be wrong is found before the slow work (`plan`);
 //! tensors are then read, quantised and written a part at a time (`rows`), on all threads, and the file appears under its name
 //! when it is whole. The output does not depend on the number of threads.
@@ -27,6 +28,7 @@
 mod budget;
 mod calibrate;
 mod error;
+mod hf;
 mod imatrix;
 mod mixture;
 mod options;
@@ -42,6 +44,7 @@ pub use calibrate::{
     CalibrationModel, ImatrixProgress, ImatrixRun, ReplacedTensor, compute_imatrix, measure_sensitivities,
 };
 pub use error::{ConvertError, ConvertErrorKind};
+pub use hf::{ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, convert, is_model_folder};
 pub use imatrix::{ImatrixCollector, ImportanceMatrix, ImportanceSums, TensorImportance};
 pub use options::{KeepRule, QuantizeOptions};
 pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};

@@ -71,7 +71,7 @@ pub(crate) fn plan<'a>(
 }
 
 /// Layer of a name, -1 for those of none.
-fn layer(name: &str) -> i64 {
+pub(crate) fn layer(name: &str) -> i64 {
     let digits = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(digits, _)| digits);
     digits.and_then(|digits| digits.parse::<u32>().ok()).map_or(-1, i64::from)
 }

@@ -52,7 +52,7 @@ impl MappedFile {
     }
 
     /// Lets go of the memory of a range; what reads it later reads the file again. A hint, which some systems ignore.
-    pub(crate) fn release(&self, start: usize, n_bytes: usize) {
+    pub fn release(&self, start: usize, n_bytes: usize) {
         #[cfg(unix)]
         // Refused where a page is locked: then it stays, which harms nothing.
         // SAFETY: the map is of a file and was never written, so a page that is touched again holds the same bytes as

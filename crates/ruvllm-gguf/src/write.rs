@@ -180,6 +180,23 @@ impl<'a> GgufWriter<'a> {
         })
     }
 
+    /// Writes the file without the bytes of its tensors, which read as zeros: enough to check names, types and shapes before
+    /// slow work. Where the disk can, they take no room. Returns its size in bytes.
+    ///
+    /// # Errors
+    /// As [`GgufWriter::write_file`], but for sources, which are not read.
+    pub fn write_hollow(&self, path: &Path) -> Result<u64, GgufError> {
+        let alignment = read_alignment(&self.metadata)?;
+        let head = self.head(alignment)?;
+        let aligned = |n_bytes: usize| (n_bytes as u64).next_multiple_of(alignment);
+        let n_bytes = aligned(head.len()) + self.tensors.iter().map(|entry| aligned(entry.n_bytes)).sum::<u64>();
+        let written = File::create(path).and_then(|mut file| {
+            file.write_all(&head)?;
+            file.set_len(n_bytes)
+        });
+        written.map(|()| n_bytes).map_err(|e| GgufError::io("cannot write", e).at(path))
+    }
+
     fn write_new(self, path: &Path) -> Result<u64, GgufError> {
         let mut file = File::create(path).map_err(|e| GgufError::io("cannot create the file", e))?;
         let n_bytes = self.write_to(BufWriter::with_capacity(1 << 20, &mut file))?;

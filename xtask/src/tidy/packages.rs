@@ -21,7 +21,7 @@ const CEILINGS: [(&str, usize); 23] = [
     ("ruvllm-kvcache --features disk", 27),
     ("ruvllm-model", 20),
     ("ruvllm-lora", 24),
-    ("ruvllm-convert", 27),
+    ("ruvllm-convert", 58),
     ("ruvllm-text", 26),
     ("ruvllm-grammar", 84),
     ("ruvllm-backend", 47),

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cache;
 pub mod chat;
 pub mod compare;
+pub mod convert;
 pub mod detect;
 pub mod embed;
 pub mod eval;

@@ -9,6 +9,7 @@ mod bad_usage;
 mod cache;
 mod calibrate;
 mod common;
+mod convert;
 mod help;
 mod learn;
 mod lora;

@@ -1,0 +1,120 @@
+//! `ruvllm convert`: make a GGUF file of a folder of the Hugging Face hub.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use ruvllm_convert::{ConvertOptions, ConvertSummary, ConvertType, convert};
+use ruvllm_engine::CancelToken;
+use serde_json::json;
+
+use crate::tools::app::App;
+use crate::tools::args::{OutputArgs, count};
+use crate::tools::check;
+use crate::tools::error::{Error, Result};
+use crate::tools::interrupt;
+use crate::tools::machine::MAX_THREADS;
+use crate::tools::output::{bytes, print_json, print_line};
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm convert ./Qwen2.5-0.5B-Instruct model-f16.gguf
+  ruvllm convert ./my-fine-tune model-q4.gguf --type Q4_K_M
+  ruvllm convert ./my-fine-tune model.gguf --force --json
+
+The folder has config.json, model.safetensors (or an index and its files) and a tokenizer
+(tokenizer.json, tokenizer.model, or the older vocabularies). Types are F32, and those of
+'ruvllm quantize'.";
+
+/// Options of `ruvllm convert`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ConvertArgs {
+    /// Folder of the model, as the Hugging Face hub has it
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Where to write
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// Type of the matrices [default: the 16 bits of the checkpoint, else F16]
+    #[arg(long = "type", value_name = "T", value_parser = ty)]
+    ty: Option<ConvertType>,
+    /// Name of the model in the file [default: as its card or its folder says]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Name of the rule by which the tokenizer cuts texts into words, where it is not known by itself
+    #[arg(long, value_name = "RULE")]
+    pre: Option<String>,
+    /// Replace OUT if it is there
+    #[arg(long)]
+    force: bool,
+    /// Threads [default: one a core this process may use]
+    #[arg(long, value_name = "N", value_parser = count::<1, MAX_THREADS>)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    form: OutputArgs,
+}
+
+fn ty(text: &str) -> std::result::Result<ConvertType, String> {
+    ConvertType::parse(text).map_err(|error| error.to_string())
+}
+
+impl ConvertArgs {
+    /// Converts the model and says what came of it.
+    ///
+    /// # Errors
+    /// A usage error for an output that is there; a failure if the folder holds no model that is converted, or the output cannot be
+    /// written.
+    pub fn run(&self, app: &App) -> Result<()> {
+        if self.output.exists() && !self.force {
+            let line = format_args!("{} is there already; pass --force to replace it", self.output.display());
+            return Err(Error::usage(line));
+        }
+        check::writable(&self.output, &[])?;
+        let options = ConvertOptions {
+            ty: self.ty,
+            name: self.name.clone(),
+            pre: self.pre.clone(),
+            n_threads: NonZeroUsize::new(app.settings.threads(self.threads)),
+        };
+        let start = Instant::now();
+        let bar = app.ui.bytes_bar("converting", 0).of(self.output.display().to_string());
+        let cancel = CancelToken::default();
+        let guard = interrupt::cancels(&cancel);
+        let summary = convert(&self.folder, &self.output, &options, &mut |progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        drop(guard);
+        bar.finish_and_clear();
+        self.tell(&summary?, start.elapsed().as_secs_f64())
+    }
+
+    fn tell(&self, summary: &ConvertSummary, seconds: f64) -> Result<()> {
+        let ConvertSummary { architecture, ty, input_bytes, output_bytes, n_tensors, n_values, n_tokens, pre } =
+            summary;
+        if !self.form.json {
+            let (path, from, to) = (self.output.display(), bytes(*input_bytes), bytes(*output_bytes));
+            let line = format!(
+                "wrote {path}: {architecture}, {from} -> {to} in {}, {n_tensors} tensors, {n_tokens} tokens, {seconds:.1} s",
+                ty.name()
+            );
+            return print_line(&line);
+        }
+        print_json(&json!({
+            "path": self.output,
+            "architecture": architecture,
+            "type": ty.name(),
+            "input_bytes": input_bytes,
+            "output_bytes": output_bytes,
+            "tensors": n_tensors,
+            "parameters": n_values,
+            "tokens": n_tokens,
+            "pre": pre,
+            "seconds": seconds,
+        }))
+    }
+}

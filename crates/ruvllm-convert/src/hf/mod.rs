@@ -1,0 +1,356 @@
+//! Folders of the Hugging Face hub, made into GGUF files.
+//!
+//! ```text
+//! config.json ──► architecture (a table of names, keys and treatments) ──► keys
+//! tokenizer.* ──► tokens, merges, special ids, templates ───────────────► keys
+//! *.safetensors ──► directory, checked ──► plan: views and arithmetic ──► tensors, a part at a time
+//! ```
+//! The names, the order of values and the keys are those of llama.cpp's converter. Everything is planned and checked before the first value
+//! is read, also by reading the description of the model that the file would hold.
+
+mod arch;
+mod card;
+mod checkpoint;
+mod config;
+mod folder;
+mod front_matter;
+mod pooling;
+mod stored;
+mod stream;
+mod tensors;
+mod view;
+mod vocab;
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use ruvllm_ggml::GgmlType;
+use ruvllm_gguf::{GgufFile, GgufWriter, Metadata};
+use ruvllm_model::ModelSpec;
+
+use self::arch::{Architecture, Keys};
+use self::card::ParameterCounts;
+use self::checkpoint::Checkpoint;
+use self::config::Config;
+use self::folder::Folder;
+use self::stream::Run;
+use self::tensors::{Planned, Planner};
+use crate::error::{ConvertError, ConvertErrorKind};
+use crate::options::{KeepRule, QuantizeOptions};
+use crate::quantize::quantize;
+use crate::recipe::Recipe;
+use crate::space;
+
+/// Version of the block formats that files name (`general.quantization_version`).
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// Type of the matrices of a converted file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvertType {
+    /// 32 bits.
+    F32,
+    /// 16 bits, or fewer by a recipe.
+    Recipe(Recipe),
+}
+
+impl ConvertType {
+    /// Finds a type by its name, in capital or small letters.
+    ///
+    /// # Errors
+    /// There is none of this name; the line lists them.
+    pub fn parse(name: &str) -> Result<ConvertType, ConvertError> {
+        match name.eq_ignore_ascii_case("F32") {
+            true => Ok(ConvertType::F32),
+            false => Recipe::parse(name).map(ConvertType::Recipe),
+        }
+    }
+
+    /// Returns the name, e.g. `F16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConvertType::F32 => "F32",
+            ConvertType::Recipe(recipe) => recipe.name(),
+        }
+    }
+}
+
+/// Options of [`convert`].
+#[derive(Clone, Debug, Default)]
+pub struct ConvertOptions {
+    /// Type of the matrices; none: the 16 bits that the checkpoint has, else F16.
+    pub ty: Option<ConvertType>,
+    /// The model's name; none: as its card or its folder says.
+    pub name: Option<String>,
+    /// Name of the rule by which texts are cut into words, for tokenizers of which it is not known.
+    pub pre: Option<String>,
+    /// Threads; none: as many as the machine has.
+    pub n_threads: Option<NonZeroUsize>,
+}
+
+/// Progress of [`convert`], told a few times a second; work ends when the callback breaks.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvertProgress<'a> {
+    /// Whether the converted file is quantised by now.
+    pub is_quantizing: bool,
+    /// Name of the tensor that is written.
+    pub tensor: &'a str,
+    /// Bytes of tensors that were read, in this step.
+    pub done_bytes: u64,
+    /// Bytes of all tensors, in this step.
+    pub total_bytes: u64,
+}
+
+/// Outcome of [`convert`].
+#[derive(Clone, Debug)]
+pub struct ConvertSummary {
+    /// `general.architecture`.
+    pub architecture: &'static str,
+    /// Type of the matrices.
+    pub ty: ConvertType,
+    /// Bytes of the checkpoint's tensors.
+    pub input_bytes: u64,
+    /// Size of the file in bytes.
+    pub output_bytes: u64,
+    /// Number of tensors.
+    pub n_tensors: usize,
+    /// Number of values.
+    pub n_values: u64,
+    /// Number of tokens.
+    pub n_tokens: usize,
+    /// Name of the rule by which texts are cut into words.
+    pub pre: String,
+}
+
+/// Writes the model in a folder of the Hugging Face hub to a GGUF file.
+///
+/// The folder has `config.json`, safetensors in one file or several, and a tokenizer. The output appears under its name when it is whole
+/// and on the disk. In memory there are some values at a time, whatever the size of the model. A type of fewer than 16 bits
+/// is made of an intermediate file beside the output, which is removed.
+///
+/// # Errors
+/// Before anything slow: the model is of a class that is not converted, a file is missing, damaged or contradicts another, the disk is too
+/// full. Later: `progress` breaks it off, values that are not finite or too large for the type, and files that cannot be read or
+/// written.
+pub fn convert(
+    folder: &Path,
+    output: &Path,
+    options: &ConvertOptions,
+    progress: &mut dyn FnMut(ConvertProgress<'_>) -> ControlFlow<()>,
+) -> Result<ConvertSummary, ConvertError> {
+    let source = Source::open(folder)?;
+    space::check_output(folder, output)?;
+    let ty = options.ty.unwrap_or_else(|| natural(tensors::natural_type(&source.checkpoint)));
+    let base = match ty {
+        ConvertType::F32 => GgmlType::F32,
+        ConvertType::Recipe(Recipe::F16) => GgmlType::F16,
+        ConvertType::Recipe(Recipe::BF16) => GgmlType::BF16,
+        ConvertType::Recipe(_) => tensors::exact_type(&source.checkpoint),
+    };
+    let plan = source.plan(base, options).map_err(|error| error.at(folder))?;
+    let mut summary = plan.summary(&source, ty);
+    let ConvertType::Recipe(recipe) = ty else {
+        summary.output_bytes = plan.write(&source, output, progress)?;
+        return Ok(summary);
+    };
+    if matches!(recipe, Recipe::F16 | Recipe::BF16) {
+        summary.output_bytes = plan.write(&source, output, progress)?;
+        return Ok(summary);
+    }
+    let between = Temporary::beside(output, ".unquantised.part");
+    plan.write(&source, &between.0, progress)?;
+    let mut quantize_options = QuantizeOptions::new(recipe);
+    quantize_options.n_threads = options.n_threads;
+    // Experts that were trained in MXFP4 stay in it.
+    quantize_options.keep = if plan.has_mxfp4() { vec![KeepRule::parse("_exps.weight=MXFP4")?] } else { Vec::new() };
+    let quantized = quantize(&between.0, output, &quantize_options, &mut |told| {
+        let (tensor, done_bytes, total_bytes) = (told.tensor, told.done_bytes, told.total_bytes);
+        progress(ConvertProgress { is_quantizing: true, tensor, done_bytes, total_bytes })
+    })?;
+    summary.output_bytes = quantized.output_bytes;
+    Ok(summary)
+}
+
+/// Returns whether a folder is one that [`convert`] may read: it has a configuration and no GGUF file is meant.
+pub fn is_model_folder(path: &Path) -> bool {
+    path.is_dir() && path.join("config.json").is_file()
+}
+
+fn natural(ty: GgmlType) -> ConvertType {
+    ConvertType::Recipe(if ty == GgmlType::BF16 { Recipe::BF16 } else { Recipe::F16 })
+}
+
+/// A file that is needed for a while, removed in the end.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn beside(output: &Path, ending: &str) -> Temporary {
+        let mut path = output.as_os_str().to_owned();
+        path.push(ending);
+        Temporary(path.into())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It is not there if writing it failed.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A folder, opened and checked.
+struct Source {
+    folder: Folder,
+    config: Config,
+    architecture: &'static Architecture,
+    checkpoint: Checkpoint,
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Source, ConvertError> {
+        let folder = Folder::open(path)?;
+        let mut config = Config::read(&folder)?;
+        let architecture = arch::find(config.architecture()).map_err(|error| error.at(path))?;
+        config.assume(architecture.assumed);
+        let mut checkpoint = Checkpoint::open(&folder)?;
+        checkpoint.dequantize(&config.value()).map_err(|error| error.at(path))?;
+        Ok(Source { folder, config, architecture, checkpoint })
+    }
+
+    /// Plans the file.
+    fn plan(&self, base: GgmlType, options: &ConvertOptions) -> Result<Plan, ConvertError> {
+        let Source { folder, config, architecture, checkpoint } = self;
+        let mut vocab = Metadata::new();
+        let n_tokens = vocab::write(folder, config, architecture.vocab, options.pre.as_deref(), &mut vocab)?;
+        let mut own = Metadata::new();
+        let mut keys = Keys::new(architecture.name, &mut own);
+        for rules in architecture.keys {
+            keys.apply(rules, config)?;
+        }
+        (architecture.computed)(config, &mut keys)?;
+        let made = (architecture.made)(config, &mut keys)?;
+        if let Some(pooling) = self.pooling(&mut keys)? {
+            keys.count("pooling_type", pooling as usize);
+        }
+        let tensors = Planner::new(architecture, config, checkpoint, base, n_tokens).plan(made)?;
+        let mut metadata = Metadata::new();
+        metadata.set("general.architecture", architecture.name);
+        metadata.set("general.type", "model");
+        card::write(folder, counts(&tensors), options.name.as_deref(), &mut metadata)?;
+        own.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
+        metadata.set("general.file_type", file_type(base, &tensors));
+        metadata.set("general.quantization_version", QUANTIZATION_VERSION);
+        vocab.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
+        Ok(Plan { metadata, tensors, n_tokens })
+    }
+
+    /// Returns how the vectors of an encoder's tokens become one. Rankers look at the first, and encoders of sentences that do not say it
+    /// mean the mean.
+    fn pooling(&self, keys: &mut Keys<'_>) -> Result<Option<u32>, ConvertError> {
+        let is_encoder = self.architecture.name == "bert";
+        if keys.has("pooling_type") || !(is_encoder || self.architecture.name.starts_with("qwen")) {
+            return Ok(None);
+        }
+        let found = pooling::find(&self.folder)?;
+        Ok(found.or(is_encoder.then_some(1)))
+    }
+}
+
+/// Returns the number of a file's type.
+fn file_type(base: GgmlType, tensors: &[Planned]) -> u32 {
+    match base {
+        _ if tensors.iter().any(|tensor| tensor.ty == GgmlType::MXFP4) => Recipe::MXFP4_MOE.file_type(),
+        GgmlType::BF16 => Recipe::BF16.file_type(),
+        GgmlType::F16 => Recipe::F16.file_type(),
+        _ => 0,
+    }
+}
+
+/// Counts parameters.
+fn counts(tensors: &[Planned]) -> ParameterCounts {
+    let (mut counts, mut n_stacks, mut n_in_stacks) = (ParameterCounts::default(), 0, 0);
+    for Planned { name, shape, .. } in tensors {
+        let n: u64 = shape.iter().map(|&n| n as u64).product();
+        counts.total += n;
+        let behind = if name.ends_with(".bias") { 2 } else { 3 };
+        match shape.len().checked_sub(behind).map(|place| shape[place] as u64) {
+            Some(n_experts) if name.contains("_exps.") && shape.len() >= 3 => {
+                counts.expert += n / n_experts;
+                n_in_stacks += n_experts;
+                n_stacks += 1;
+            }
+            _ => counts.shared += n,
+        }
+    }
+    counts.n_experts = n_in_stacks.checked_div(n_stacks).unwrap_or(0);
+    counts
+}
+
+/// Plan of a file.
+struct Plan {
+    metadata: Metadata,
+    tensors: Vec<Planned>,
+    n_tokens: usize,
+}
+
+impl Plan {
+    fn has_mxfp4(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.ty == GgmlType::MXFP4)
+    }
+
+    fn summary(&self, source: &Source, ty: ConvertType) -> ConvertSummary {
+        let pre = self.metadata.str("tokenizer.ggml.pre").ok().flatten().unwrap_or_default();
+        ConvertSummary {
+            architecture: source.architecture.name,
+            ty,
+            input_bytes: source.checkpoint.n_bytes(),
+            output_bytes: 0,
+            n_tensors: self.tensors.len(),
+            n_values: self.tensors.iter().map(|tensor| tensor.shape.iter().map(|&n| n as u64).product::<u64>()).sum(),
+            n_tokens: self.n_tokens,
+            pre: pre.to_owned(),
+        }
+    }
+
+    /// Writes the file.
+    fn write(
+        &self,
+        source: &Source,
+        output: &Path,
+        progress: &mut dyn FnMut(ConvertProgress<'_>) -> ControlFlow<()>,
+    ) -> Result<u64, ConvertError> {
+        let total_bytes = self.tensors.iter().map(|tensor| tensor.values.source_bytes()).sum();
+        let run = Run::new(progress, total_bytes);
+        let mut writer = GgufWriter::new();
+        *writer.metadata_mut() = self.metadata.clone();
+        let mut n_bytes = 0;
+        for tensor in &self.tensors {
+            let shape: Vec<usize> = tensor.shape.iter().rev().copied().collect();
+            n_bytes += tensor.ty.row_bytes(tensor.shape.iter().product()).unwrap_or(0) as u64;
+            writer.add_tensor(&*tensor.name, tensor.ty, &shape, run.stream(tensor))?;
+        }
+        space::check(output, n_bytes)?;
+        check(&writer, output).map_err(|error| error.at(source.folder.path()))?;
+        let written = writer.write_file(output);
+        if let Some(error) = run.into_error() {
+            return Err(error.at(source.folder.path()));
+        }
+        let written = written?;
+        if let Err(error) = source.checkpoint.check_whole() {
+            let _ = std::fs::remove_file(output);
+            return Err(error);
+        }
+        Ok(written)
+    }
+}
+
+/// Checks that a file holds a model that can be loaded, before its values are written.
+fn check(writer: &GgufWriter<'_>, output: &Path) -> Result<(), ConvertError> {
+    let hollow = Temporary::beside(output, ".check.part");
+    writer.write_hollow(&hollow.0)?;
+    let file = GgufFile::open(&hollow.0)?;
+    let wrong = |line: String| ConvertError::invalid(format!("the checkpoint makes no whole model: {line}"));
+    ModelSpec::read(&file, None).map(drop).map_err(|error| wrong(error.to_string()))?;
+    let tokenizer = ruvllm_text::tokenizer::Tokenizer::from_metadata(file.metadata());
+    tokenizer.map(drop).map_err(|error| ConvertError::new(ConvertErrorKind::Invalid, error.to_string()))
+}
