@@ -33,6 +33,7 @@ mod quantize;
 mod recipe;
 mod role;
 mod rows;
+mod size;
 mod space;
 
 pub use error::{ConvertError, ConvertErrorKind};
@@ -40,3 +41,4 @@ pub use imatrix::{ImportanceMatrix, TensorImportance};
 pub use options::{KeepRule, QuantizeOptions};
 pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};
 pub use recipe::Recipe;
+pub use size::quantized_sizes;

@@ -43,6 +43,7 @@ pub mod tuner;
 #[cfg(not(feature = "grammar"))]
 mod without_grammars;
 
+pub use bandwidth::read_bandwidth;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
