@@ -36,7 +36,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 27] = [
+const LAYERS: [(&str, u8); 28] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -59,6 +59,7 @@ const LAYERS: [(&str, u8); 27] = [
     ("ruvllm-engine", 6),
     ("ruvllm-learning", 7),
     ("ruvllm-witness", 7),
+    ("ruvllm-hub", 7),
     ("ruvllm-api", 8),
     ("ruvllm-server", 9),
     ("ruvllm-wasm", 9),

@@ -9,6 +9,7 @@ mod bad_usage;
 mod cache;
 mod common;
 mod help;
+mod hub;
 mod learn;
 mod lora;
 mod quantize;
