@@ -18,8 +18,8 @@ Examples:
   ruvllm alias --list
   ruvllm alias --remove mine
 
-Aliases stand in ruvllm/registry.toml in XDG_CONFIG_HOME [default: ~/.config], where whole models may
-be described as well.";
+Aliases stand in ruvllm/registry.toml in XDG_CONFIG_HOME [default: ~/.config], where whole models
+may be described as well.";
 
 /// Options of `ruvllm alias`.
 #[derive(Args, Debug)]

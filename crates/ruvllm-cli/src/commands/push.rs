@@ -23,8 +23,8 @@ Examples:
   ruvllm push ./my-adapter hf:me/my-adapter          a folder as PEFT writes it
 
 The token is taken from HF_TOKEN, the file that HF_TOKEN_PATH names, or the one that 'hf auth login'
-writes. A push that was cut off goes on where it was. The model card is made from what the files say,
-unless the folder or the repository has one by hand.";
+writes. A push that was cut off goes on where it was. The model card is made from what the files
+say, unless the folder or the repository has one by hand.";
 
 /// Options of `ruvllm push`.
 #[derive(Args, Debug)]

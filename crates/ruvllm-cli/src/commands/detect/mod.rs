@@ -17,7 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   ruvllm detect
   ruvllm detect --model qwen2.5-coder:0.5b
-  ruvllm detect --model hf:owner/repo/model.gguf --ctx 32768     from the header of the file on the hub";
+  ruvllm detect --model hf:owner/repo/model.gguf --ctx 32768     from the file's header";
 
 /// Options of `ruvllm detect`.
 #[derive(Args, Debug)]
