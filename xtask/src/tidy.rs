@@ -60,6 +60,7 @@ const LAYERS: [(&str, u8); 28] = [
     ("ruvllm-engine", 6),
     ("ruvllm-learning", 7),
     ("ruvllm-witness", 7),
+    ("ruvllm-hub", 7),
     ("ruvllm-api", 8),
     ("ruvllm-server", 9),
     ("ruvllm-wasm", 9),

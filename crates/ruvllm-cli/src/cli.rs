@@ -4,8 +4,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, cache, chat, compare, convert, detect, embed, eval, imatrix, learn, list, logits, lora, perplexity, policy,
-    pull, quantize, rm, route, run, serve, session, show, sona, tokenize, witness,
+    alias, bench, cache, chat, compare, convert, detect, embed, eval, imatrix, learn, list, logits, lora, perplexity,
+    policy, pull, push, quantize, rm, route, run, serve, session, show, sona, tokenize, witness,
 };
 use crate::tools::app::App;
 use crate::tools::env;
@@ -48,6 +48,10 @@ pub enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Bring a model to this machine
     Pull(pull::PullArgs),
+    /// Publish a model or an adapter on the Hugging Face hub
+    Push(push::PushArgs),
+    /// Name models in words of your own
+    Alias(alias::AliasArgs),
     /// List the models on this machine and those that can be pulled by name
     List(list::ListArgs),
     /// Show what is in a model file
@@ -105,6 +109,8 @@ impl Command {
             Command::Chat(args) => args.run(app),
             Command::Serve(args) => args.run(app),
             Command::Pull(args) => args.run(app),
+            Command::Push(args) => args.run(app),
+            Command::Alias(args) => args.run(app),
             Command::List(args) => args.run(app),
             Command::Show(args) => args.run(app),
             Command::Rm(args) => args.run(app),

@@ -35,6 +35,7 @@ mod options;
 mod plan;
 mod quantize;
 mod recipe;
+mod recipe_sizes;
 mod role;
 mod rows;
 mod size;
@@ -49,5 +50,6 @@ pub use imatrix::{ImatrixCollector, ImportanceMatrix, ImportanceSums, TensorImpo
 pub use options::{KeepRule, QuantizeOptions};
 pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};
 pub use recipe::Recipe;
+pub use recipe_sizes::quantized_sizes;
 pub use size::Budget;
 pub use space::check as check_space;

@@ -9,6 +9,11 @@ use ruvllm_threads::arena::LargePages;
 /// Passes over the buffer; the fastest counts.
 const PASSES: usize = 8;
 
+/// Returns the read bandwidth of a number of threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).
+pub fn read_bandwidth(n_threads: usize, n_bytes: usize) -> f64 {
+    read_gbps(&ThreadPool::new(n_threads), n_bytes)
+}
+
 /// Returns GB/s (1e9 bytes a second) of the threads reading `n_bytes`, each thread a contiguous share, best of 8 passes: four from
 /// end to end, and four through both halves at once, which some cores' prefetchers do better.
 pub(crate) fn read_gbps(threads: &ThreadPool, n_bytes: usize) -> f64 {

@@ -44,6 +44,7 @@ pub mod tuner;
 #[cfg(not(feature = "grammar"))]
 mod without_grammars;
 
+pub use bandwidth::read_bandwidth;
 pub use divergence::{Divergence, PackedPrediction, log_probability};
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};

@@ -35,7 +35,10 @@ struct Part {
     path: Option<PathBuf>,
     /// What `bytes` lie in; `None` for bytes in memory and for an empty file.
     map: Option<Arc<MappedFile>>,
+    /// The whole file, or its beginning where only that was read.
     bytes: Bytes,
+    /// Length of the whole file.
+    n_bytes: u64,
     data_start: usize,
 }
 
@@ -96,13 +99,48 @@ impl GgufFile {
         GgufFile::first(bytes, parsed, None).finish(split)
     }
 
+    /// Returns whether the beginning of a file holds all of its metadata and its tensor directory.
+    ///
+    /// # Errors
+    /// The bytes are not the beginning of a sound GGUF file.
+    pub fn has_header(beginning: &Bytes) -> Result<bool, GgufError> {
+        match Parsed::directory(beginning, 0) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == GgufErrorKind::Truncated => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads metadata and tensor directory of a model that lies elsewhere, from the beginning of each of its files and the length
+    /// of the whole file. [`GgufFile::data`] and [`GgufFile::bytes`] are not for such a value: it has no tensor bytes.
+    ///
+    /// # Errors
+    /// As [`GgufFile::from_bytes`], and if a beginning is too short or the files are not all parts of one model.
+    pub fn from_headers(files: Vec<(Bytes, u64)>) -> Result<GgufFile, GgufError> {
+        let count = files.len() as u32;
+        let mut files = files.into_iter();
+        let none = || GgufError::new(GgufErrorKind::Split, "a model of no files");
+        let (bytes, n_bytes) = files.next().ok_or_else(none)?;
+        let parsed = Parsed::directory(&bytes, 0)?.checked(n_bytes)?;
+        let split = SplitInfo::read(&parsed.metadata)?;
+        split::check_part(split, 0, count)?;
+        let mut file = GgufFile::first(bytes, parsed, None);
+        file.parts[0].n_bytes = n_bytes;
+        for (no, (bytes, n_bytes)) in (1..).zip(files) {
+            let parsed = Parsed::directory(&bytes, file.parts.len())?.checked(n_bytes)?;
+            file.add_parsed(parsed, Part { path: None, map: None, bytes, n_bytes, data_start: 0 }, no, count)?;
+        }
+        file.finish(split)
+    }
+
     fn first(bytes: Bytes, parsed: Parsed, file: Option<(&Path, Option<Arc<MappedFile>>)>) -> GgufFile {
         let Parsed { version, alignment, mut metadata, tensors, data_start } = parsed;
         let (path, map) = file.map_or((None, None), |(path, map)| (Some(path.to_owned()), map));
         if let Some(path) = &path {
             metadata.set_path(path);
         }
-        let part = Part { path, map, bytes, data_start };
+        let n_bytes = bytes.len() as u64;
+        let part = Part { path, map, bytes, n_bytes, data_start };
         GgufFile { version, alignment, metadata, tensors, order: Vec::new(), parts: vec![part] }
     }
 
@@ -117,13 +155,18 @@ impl GgufFile {
             GgufError::new(GgufErrorKind::Split, message)
         })?;
         let parsed = Parsed::read(&bytes, self.parts.len())?;
+        let n_bytes = bytes.len() as u64;
+        self.add_parsed(parsed, Part { path: Some(path.to_owned()), map, bytes, n_bytes, data_start: 0 }, no, count)
+    }
+
+    fn add_parsed(&mut self, parsed: Parsed, part: Part, no: u32, count: u32) -> Result<(), GgufError> {
         split::check_part(SplitInfo::read(&parsed.metadata)?, no, count)?;
         if self.tensors.len() + parsed.tensors.len() > limits::N_TENSORS_MAX as usize {
             let message = format!("more than {} tensors in all parts together", limits::N_TENSORS_MAX);
             return Err(GgufError::new(GgufErrorKind::Limit, message));
         }
         self.tensors.extend(parsed.tensors);
-        self.parts.push(Part { path: Some(path.to_owned()), map, bytes, data_start: parsed.data_start });
+        self.parts.push(Part { data_start: parsed.data_start, ..part });
         Ok(())
     }
 
@@ -252,7 +295,7 @@ impl GgufFile {
 
     /// Returns the size of all files together, in bytes.
     pub fn total_bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.bytes.len() as u64).sum()
+        self.parts.iter().map(|part| part.n_bytes).sum()
     }
 
     /// Returns the size of all tensors together, in bytes, without padding.
@@ -263,16 +306,26 @@ impl GgufFile {
 
 impl Parsed {
     fn read(bytes: &Bytes, part: usize) -> Result<Parsed, GgufError> {
+        Parsed::directory(bytes, part)?.checked(bytes.len() as u64)
+    }
+
+    /// Reads all but what only the length of the file can show.
+    fn directory(bytes: &Bytes, part: usize) -> Result<Parsed, GgufError> {
         let mut cursor = Cursor::new(bytes);
         let header = Header::read(&mut cursor)?;
         let metadata = Metadata::read(&mut cursor, header.n_metadata)?;
         let alignment = read_alignment(&metadata)?;
         let tensors = TensorInfo::read_all(&mut cursor, header.n_tensors, part)?;
         let data_start = (cursor.pos() as u64).next_multiple_of(alignment);
-        tensor::check_layout(&tensors, alignment, data_start, bytes.len() as u64)?;
         // Past the end of a file without tensors this is used for nothing.
         let data_start = usize::try_from(data_start).unwrap_or(usize::MAX);
         Ok(Parsed { version: header.version, alignment, metadata, tensors, data_start })
+    }
+
+    /// Checks that the tensors lie in a file of this length.
+    fn checked(self, n_bytes: u64) -> Result<Parsed, GgufError> {
+        tensor::check_layout(&self.tensors, self.alignment, self.data_start as u64, n_bytes)?;
+        Ok(self)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::shell::{self, cargo};
 
 /// The most packages that a crate may bring, itself included, with its default features or as flags behind its name say
 /// (`cargo tree -e normal`). A new dependency raises the number in the same commit, which says why.
-const CEILINGS: [(&str, usize); 23] = [
+const CEILINGS: [(&str, usize); 24] = [
     ("ruvllm-ggml", 6),
     ("ruvllm-shaders", 1),
     ("ruvllm-gpu", 60),
@@ -31,6 +31,7 @@ const CEILINGS: [(&str, usize); 23] = [
     ("ruvllm-engine --no-default-features", 60),
     ("ruvllm-sona", 101),
     ("ruvllm-learning", 147),
+    ("ruvllm-hub", 140),
     ("ruvllm-api", 160),
 ];
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use ruvllm_gguf::GgufFile;
+use ruvllm_hub::{Entry, Model, Registry};
 use serde_json::json;
 
 use crate::tools::app::App;
@@ -11,8 +12,6 @@ use crate::tools::args::OutputArgs;
 use crate::tools::describe;
 use crate::tools::error::Result;
 use crate::tools::output::{bytes, print, print_json, table};
-use crate::tools::registry::{ENTRIES, Entry};
-use crate::tools::store::Model;
 
 /// Options of `ruvllm list`.
 #[derive(Args, Debug)]
@@ -30,7 +29,7 @@ impl ListArgs {
         let models = app.store().list()?;
         let is_pulled = |entry: &Entry| models.iter().any(|model| model.record.name == entry.name);
         let of_ollama = app.store().list_of_ollama();
-        let others: Vec<_> = ENTRIES.iter().filter(|entry| !is_pulled(entry)).collect();
+        let others: Vec<_> = app.registry().entries().iter().filter(|entry| !is_pulled(entry)).collect();
         if self.output.json {
             return print_json(&json!({
                 "models": models.iter().map(model_json).collect::<Vec<_>>(),
@@ -42,22 +41,23 @@ impl ListArgs {
                 "available": others.iter().map(|entry| json!({
                     "name": entry.name,
                     "alias": entry.alias,
-                    "bytes": entry.n_bytes,
+                    "bytes": entry.expected.n_bytes,
                     "quantization": entry.quantization,
                     "about": entry.about,
                 })).collect::<Vec<_>>(),
             }));
         }
         let mut rows = vec![["NAME", "SIZE", "QUANTISATION", "PULLED", "ABOUT"].map(str::to_owned).to_vec()];
-        rows.extend(models.iter().map(model_row));
+        rows.extend(models.iter().map(|model| model_row(model, app.registry())));
         rows.extend(of_ollama.iter().map(|model| {
             let quantization = quantization(&model.path);
             let name = format!("ollama:{}", model.name);
             vec![name, bytes(model.n_bytes), quantization, "by Ollama".to_owned(), String::new()]
         }));
         rows.extend(others.iter().map(|entry| {
-            let size = bytes(entry.n_bytes);
-            [entry.name, &size, entry.quantization, "not yet", entry.about].map(str::to_owned).to_vec()
+            let size = entry.expected.n_bytes.map_or_else(String::new, bytes);
+            let (name, quantization, about) = (&entry.name, &entry.quantization, &entry.about);
+            vec![name.clone(), size, quantization.clone(), "not yet".to_owned(), about.clone()]
         }));
         print(&table(&rows, &[1]))
     }
@@ -68,11 +68,11 @@ fn quantization(path: &Path) -> String {
     GgufFile::open(path).map_or_else(|_| "damaged".to_owned(), |file| describe::quantization(&file))
 }
 
-fn about(model: &Model) -> &str {
-    ENTRIES.iter().find(|entry| entry.name == model.record.name).map_or("", |entry| entry.about)
+fn about<'a>(model: &Model, registry: &'a Registry) -> &'a str {
+    registry.entries().iter().find(|entry| entry.name == model.record.name).map_or("", |entry| &entry.about)
 }
 
-fn model_row(model: &Model) -> Vec<String> {
+fn model_row(model: &Model, registry: &Registry) -> Vec<String> {
     let record = &model.record;
     let day = record.pulled_at.split('T').next().filter(|day| !day.is_empty()).unwrap_or("by hand");
     let cells = [
@@ -80,7 +80,7 @@ fn model_row(model: &Model) -> Vec<String> {
         bytes(record.n_bytes),
         quantization(&model.path),
         day.to_owned(),
-        about(model).to_owned(),
+        about(model, registry).to_owned(),
     ];
     cells.to_vec()
 }

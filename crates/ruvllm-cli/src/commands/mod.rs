@@ -1,5 +1,6 @@
 //! The commands, one file or folder each. They do not use each other.
 
+pub mod alias;
 pub mod bench;
 pub mod cache;
 pub mod chat;
@@ -16,6 +17,7 @@ pub mod lora;
 pub mod perplexity;
 pub mod policy;
 pub mod pull;
+pub mod push;
 pub mod quantize;
 pub mod rm;
 pub mod route;

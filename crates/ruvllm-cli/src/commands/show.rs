@@ -1,7 +1,5 @@
 //! `ruvllm show`: what is in a model file.
 
-use std::path::Path;
-
 use clap::Args;
 use ruvllm_gguf::{Array, GgufFile, Value};
 use serde_json::json;
@@ -10,11 +8,18 @@ use crate::tools::app::App;
 use crate::tools::args::{NamedModelArgs, OutputArgs};
 use crate::tools::describe::{quantization, type_totals};
 use crate::tools::error::{Result, one_line};
+use crate::tools::hub::{Header, open_header};
 use crate::tools::output::{bytes, count, print, print_json, table};
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm show smollm2:135m
+  ruvllm show ./model.gguf --tensors
+  ruvllm show hf:owner/repo/model.gguf     reads the header of a file on the hub, and pulls nothing";
 
 /// Options of `ruvllm show`.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  ruvllm show smollm2:135m\n  ruvllm show ./model.gguf --tensors")]
+#[command(after_help = EXAMPLES)]
 pub struct ShowArgs {
     #[command(flatten)]
     model: NamedModelArgs,
@@ -34,13 +39,13 @@ impl ShowArgs {
     /// # Errors
     /// A failure if the file cannot be read.
     pub fn run(&self, app: &App) -> Result<()> {
-        let path = app.store().locate(self.model.name(), false)?;
-        let file = GgufFile::open(&path)?;
-        if self.output.json { self.print_json(&path, &file) } else { self.print_text(&path, &file) }
+        let header = open_header(app, self.model.name(), false)?;
+        if self.output.json { self.print_json(&header) } else { self.print_text(&header) }
     }
 
-    fn print_text(&self, path: &Path, file: &GgufFile) -> Result<()> {
-        let mut text = table(&summary(path, file)?, &[]);
+    fn print_text(&self, header: &Header) -> Result<()> {
+        let file = &header.file;
+        let mut text = table(&summary(header)?, &[]);
         text.push('\n');
         let mut rows = vec![["TYPE", "TENSORS", "VALUES", "SIZE"].map(str::to_owned).to_vec()];
         for (ty, total) in type_totals(file) {
@@ -65,14 +70,16 @@ impl ShowArgs {
         print(&text)
     }
 
-    fn print_json(&self, path: &Path, file: &GgufFile) -> Result<()> {
+    fn print_json(&self, header: &Header) -> Result<()> {
+        let Header { file, place, is_remote } = header;
         let types = type_totals(file).into_iter().map(|(ty, total)| {
             let facts = json!({ "tensors": total.n_tensors, "values": total.n_values, "bytes": total.n_bytes });
             (ty.name().to_owned(), facts)
         });
         let facts = Facts::read(file)?;
         let mut object = json!({
-            "path": path,
+            "path": place,
+            "remote": is_remote,
             "bytes": file.total_bytes(),
             "name": facts.name,
             "architecture": facts.architecture,
@@ -143,15 +150,17 @@ impl Facts {
     }
 }
 
-fn summary(path: &Path, file: &GgufFile) -> Result<Vec<Vec<String>>> {
+fn summary(header: &Header) -> Result<Vec<Vec<String>>> {
+    let Header { file, place, is_remote } = header;
     let facts = Facts::read(file)?;
     let says = |value: Option<String>| value.unwrap_or_else(|| "not said".to_owned());
     let number = |value: Option<u32>| says(value.map(|n| n.to_string()));
     let parts = if file.n_parts() > 1 { format!(", {} parts", file.n_parts()) } else { String::new() };
+    let there = if *is_remote { ", on the hub" } else { "" };
     let template = if facts.has_template { "yes" } else { "no (continues text; use run --raw)" };
     let rows = [
         ("name", says(facts.name)),
-        ("file", format!("{} ({}{parts}, GGUF v{})", path.display(), bytes(file.total_bytes()), file.version())),
+        ("file", format!("{place} ({}{parts}{there}, GGUF v{})", bytes(file.total_bytes()), file.version())),
         ("architecture", says(facts.architecture)),
         ("parameters", count(facts.n_params)),
         ("quantisation", quantization(file)),

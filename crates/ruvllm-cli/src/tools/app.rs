@@ -1,15 +1,17 @@
 //! The context of every command: settings, output, and loading models with a progress bar.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, ModelInfo};
+use ruvllm_hub::{FetchContext, Registry, Store, StoreOptions};
 
 use crate::tools::args::cache::CacheArgs;
 use crate::tools::backend::LocalBackend;
 use crate::tools::env::Settings;
 use crate::tools::error::{Result, one_line};
+use crate::tools::hub::Folders;
 use crate::tools::output::Ui;
-use crate::tools::store::Store;
 
 /// Context of every command.
 #[derive(Debug)]
@@ -18,18 +20,45 @@ pub struct App {
     pub settings: Settings,
     /// Where to write.
     pub ui: Ui,
+    registry: OnceLock<Registry>,
 }
 
 impl App {
     /// Asks the standard streams and keeps the settings.
     pub fn new(settings: Settings) -> App {
         let ui = Ui::new(settings.no_color);
-        App { settings, ui }
+        App { settings, ui, registry: OnceLock::new() }
+    }
+
+    /// Returns the same context, whose lines go to the log of a server.
+    pub fn in_log(&self) -> App {
+        App { settings: self.settings.clone(), ui: self.ui.in_log(), registry: self.registry.clone() }
+    }
+
+    /// Returns the names of models. A file of the person's own that cannot be used costs a warning.
+    pub fn registry(&self) -> &Registry {
+        self.registry.get_or_init(|| {
+            let registry = Registry::load(self.settings.registry_file.as_deref());
+            registry.problem().into_iter().for_each(|line| self.ui.warn(line));
+            registry
+        })
     }
 
     /// Returns the folder of pulled models.
     pub fn store(&self) -> Store<'_> {
-        Store::new(&self.settings, &self.ui)
+        self.store_as(false)
+    }
+
+    /// Returns the folder of pulled models; offline, nobody is asked for what is not on this machine.
+    pub fn store_as(&self, is_offline: bool) -> Store<'_> {
+        let context = FetchContext { hub: &self.settings.hub, converter: &Folders, progress: &self.ui, is_offline };
+        Store::new(StoreOptions {
+            dir: self.settings.models_dir(),
+            ollama_dir: self.settings.ollama_dir.as_deref(),
+            sources: self.settings.sources.as_deref(),
+            registry: self.registry(),
+            context,
+        })
     }
 
     /// Loads a model with a progress bar, and with the cache as `cache` says. A folder on disk that cannot be used, and

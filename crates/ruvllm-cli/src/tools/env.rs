@@ -3,12 +3,12 @@
 use std::env;
 use std::path::PathBuf;
 
+use ruvllm_hub::{HubConfig, SourceKind, TokenPlaces};
 use ruvllm_kernels::Isa;
 
 use crate::tools::args::count;
 use crate::tools::args::speculation::DRAFT_HISTORY_MIB_MAX;
 use crate::tools::error::{Error, Result};
-use crate::tools::source::SourceKind;
 
 /// One variable: its name and what it does. [`help_table`] prints them.
 struct Variable {
@@ -37,6 +37,14 @@ const VARIABLES: &[Variable] = &[
     Variable { name: "RUVLLM_API_KEYS", help: "API keys of 'ruvllm serve': 'name:key', several with commas between" },
     Variable { name: "RUVLLM_REMOTE_KEY", help: "key of the other server, with '--backend remote'" },
     Variable { name: "HF_HOME, HF_ENDPOINT", help: "cache folder and address of the Hugging Face hub" },
+    Variable {
+        name: "HF_TOKEN, HF_TOKEN_PATH",
+        help: "token of the hub, or a file that holds it [default: 'token' in HF_HOME]",
+    },
+    Variable {
+        name: "XDG_CONFIG_HOME",
+        help: "folder that has ruvllm/registry.toml, names of your own [default: ~/.config]",
+    },
     Variable { name: "OLLAMA_MODELS", help: "folder of Ollama's models, for ollama:NAME [default: ~/.ollama/models]" },
     Variable { name: "NO_COLOR", help: "set to anything: no colours" },
 ];
@@ -58,6 +66,10 @@ pub struct Settings {
     pub api_keys: Vec<String>,
     /// Key of the other server (`RUVLLM_REMOTE_KEY`).
     pub remote_key: Option<String>,
+    /// The hub: its address, cache folder and where a token may stand (`HF_*`).
+    pub hub: HubConfig,
+    /// File with names of the person's own (`XDG_CONFIG_HOME`), where a place for it is known.
+    pub registry_file: Option<PathBuf>,
     /// Folder of Ollama's models (`OLLAMA_MODELS`, or the one in the home folder).
     pub ollama_dir: Option<PathBuf>,
     /// Whether colours are unwelcome (`NO_COLOR`).
@@ -84,6 +96,8 @@ impl Settings {
             draft_history_mib: get("RUVLLM_DRAFT_HISTORY").map(|mib| parse_mib(&mib)).transpose()?,
             api_keys: get("RUVLLM_API_KEYS").map_or(Ok(Vec::new()), |list| parse_api_keys(&list))?,
             remote_key: get("RUVLLM_REMOTE_KEY"),
+            hub: hub_config(&get)?,
+            registry_file: config_dir(&get).map(|dir| dir.join("ruvllm").join("registry.toml")),
             ollama_dir: ollama_dir(&get),
             no_color: get("NO_COLOR").is_some(),
         })
@@ -92,6 +106,11 @@ impl Settings {
     /// Returns the folder that holds the pulled models.
     pub fn models_dir(&self) -> PathBuf {
         self.home.join("models")
+    }
+
+    /// Returns the folder that notes uploads which were cut off.
+    pub fn uploads_dir(&self) -> PathBuf {
+        self.home.join("uploads")
     }
 
     /// Returns the folder that keeps computed prompts and sessions.
@@ -120,6 +139,25 @@ fn home_dir(get: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> {
     let home = get("HOME").or_else(|| get("USERPROFILE"));
     let home = home.ok_or_else(|| Error::usage("no home folder is known; set RUVLLM_HOME to a folder for models"))?;
     Ok(PathBuf::from(home).join(".cache").join("ruvllm"))
+}
+
+fn user_home(get: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    get("HOME").or_else(|| get("USERPROFILE")).map(PathBuf::from).or_else(env::home_dir)
+}
+
+fn config_dir(get: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    get("XDG_CONFIG_HOME").map(PathBuf::from).or_else(|| Some(user_home(get)?.join(".config")))
+}
+
+fn hub_config(get: &dyn Fn(&str) -> Option<String>) -> Result<HubConfig> {
+    let home = get("HF_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(user_home(get)?.join(".cache").join("huggingface")));
+    let token = TokenPlaces {
+        env: get("HF_TOKEN"),
+        file: get("HF_TOKEN_PATH").map(PathBuf::from),
+        standard: home.as_ref().map(|home| home.join("token")),
+    };
+    Ok(HubConfig::new(get("HF_ENDPOINT").as_deref(), home.map(|home| home.join("hub")), token)?)
 }
 
 fn ollama_dir(get: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
@@ -173,11 +211,6 @@ fn parse_mib(mib: &str) -> Result<usize> {
         .map_err(|range| Error::usage(format_args!("RUVLLM_DRAFT_HISTORY is '{mib}'; {range}")))
 }
 
-/// Tells whether the hub's cache folder can be found: `HF_HOME`, or a home folder.
-pub fn has_hub_cache() -> bool {
-    env::var_os("HF_HOME").is_some() || env::home_dir().is_some()
-}
-
 /// Returns the table of variables for `ruvllm --help` and the configuration page.
 pub fn help_table() -> String {
     let width = VARIABLES.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
@@ -211,6 +244,20 @@ mod tests {
     }
 
     #[test]
+    fn the_hub_is_where_its_own_tools_have_it() {
+        let settings = |pairs| read(pairs).expect("valid settings");
+        let own = settings(&[("HOME", "/h"), ("HF_ENDPOINT", "http://127.0.0.1:1/"), ("HF_TOKEN", "hf_secret")]);
+        assert_eq!(own.hub.endpoint, "http://127.0.0.1:1");
+        assert_eq!(own.hub.cache_dir, Some(PathBuf::from("/h/.cache/huggingface/hub")));
+        assert_eq!(own.hub.token.standard, Some(PathBuf::from("/h/.cache/huggingface/token")));
+        assert_eq!(own.registry_file, Some(PathBuf::from("/h/.config/ruvllm/registry.toml")));
+        assert!(!format!("{own:?}").contains("secret"));
+        let own = settings(&[("HOME", "/h"), ("HF_HOME", "/f"), ("XDG_CONFIG_HOME", "/c")]);
+        assert_eq!(own.hub.token.standard, Some(PathBuf::from("/f/token")));
+        assert_eq!(own.registry_file, Some(PathBuf::from("/c/ruvllm/registry.toml")));
+    }
+
+    #[test]
     fn api_keys_have_names() {
         let settings = read(&[("HOME", "/h"), ("RUVLLM_API_KEYS", "ann:key-1, bob:key:2")]).expect("valid settings");
         assert_eq!(settings.api_keys, ["ann key-1", "bob key:2"]);
@@ -227,6 +274,7 @@ mod tests {
             ("RUVLLM_DRAFT_HISTORY", "lots"),
             ("RUVLLM_API_KEYS", "secret"),
             ("RUVLLM_API_KEYS", "a:b c"),
+            ("HF_ENDPOINT", "huggingface.co"),
         ] {
             let error = read(&[("HOME", "/h"), (name, value)]).expect_err(value);
             assert_eq!(error.exit_code(), 2);

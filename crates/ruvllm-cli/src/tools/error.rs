@@ -5,6 +5,8 @@ use std::{fmt, io};
 use ruvllm_backend::BackendError;
 use ruvllm_engine::{EngineError, ErrorKind, GrammarError, TextError};
 use ruvllm_gguf::GgufError;
+use ruvllm_hub::{HubError, HubErrorKind};
+pub use ruvllm_hub::{io_reason, one_line};
 
 /// The result of a command or a step of one.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -57,21 +59,6 @@ impl Error {
     }
 }
 
-/// Returns the reason of an I/O error as the end of a line.
-pub fn io_reason(error: &io::Error) -> String {
-    let reason = one_line(&error.to_string());
-    let mut letters = reason.chars();
-    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
-}
-
-/// Joins the lines of a text into one, with single spaces and without the `(os error N)` that help nobody.
-pub fn one_line(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut parts = line.split(" (os error ");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |line, rest| line + rest.split_once(')').map_or("", |(_, rest)| rest))
-}
-
 impl From<TextError> for Error {
     fn from(error: TextError) -> Error {
         EngineError::from(error).into()
@@ -100,6 +87,15 @@ impl From<EngineError> for Error {
     }
 }
 
+impl From<HubError> for Error {
+    fn from(error: HubError) -> Error {
+        match error.kind() {
+            HubErrorKind::Usage => Error::usage(error),
+            _ => Error::failure(error),
+        }
+    }
+}
+
 impl From<GgufError> for Error {
     fn from(error: GgufError) -> Error {
         Error::failure(error)
@@ -114,18 +110,5 @@ mod tests {
     fn lines_are_single() {
         assert_eq!(Error::failure("a\n  b\r\nc").line().as_deref(), Some("a b c"));
         assert_eq!(Error::Interrupted.line(), None);
-    }
-
-    #[test]
-    fn lines_are_without_numbers_of_the_system() {
-        let error = io::Error::from_raw_os_error(2);
-        let line = Error::failure(format_args!("a: {error}; b ({error})")).line();
-        assert_eq!(line.as_deref(), Some("a: No such file or directory; b (No such file or directory)"));
-    }
-
-    #[test]
-    fn io_reasons_are_short() {
-        let error = io::Error::from_raw_os_error(2);
-        assert_eq!(io_reason(&error), "no such file or directory");
     }
 }

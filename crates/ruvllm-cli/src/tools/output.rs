@@ -4,6 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ruvllm_hub::{Progress, Task};
+pub use ruvllm_hub::{bytes, count, timestamp};
 
 use crate::tools::error::{Error, Result};
 use crate::tools::work::Work;
@@ -27,12 +29,6 @@ impl Ui {
         let has_terminal_err = io::stderr().is_terminal();
         let has_color_out = io::stdout().is_terminal() && !no_color;
         Ui { has_color_out, has_terminal_err, has_color_err: has_terminal_err && !no_color, has_log: false }
-    }
-
-    /// Returns one that shows no progress and no colours.
-    #[cfg(test)]
-    pub fn quiet() -> Ui {
-        Ui { has_color_out: false, has_terminal_err: false, has_color_err: false, has_log: false }
     }
 
     /// Returns one whose lines go to the log of a server, once that is started.
@@ -95,6 +91,38 @@ impl Ui {
     }
 }
 
+impl Progress for Ui {
+    fn begin(&self, what: &str, n_bytes: Option<u64>) -> Box<dyn Task> {
+        Box::new(Shown(match n_bytes {
+            Some(n_bytes) => self.bytes_bar(what, n_bytes),
+            None => self.spinner(what),
+        }))
+    }
+
+    fn note(&self, line: &str) {
+        Ui::note(self, line);
+    }
+}
+
+/// Work of the hub under way. Its bar goes with it.
+struct Shown(Work);
+
+impl Task for Shown {
+    fn set(&self, n_bytes: u64) {
+        self.0.set_position(n_bytes);
+    }
+
+    fn add(&self, n_bytes: u64) {
+        self.0.inc(n_bytes);
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// Writes a line about what is being done to standard error; that nobody reads it is no reason to stop.
 fn note(line: &str) {
     drop(writeln!(io::stderr(), "note: {line}"));
@@ -146,56 +174,9 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// Returns a number of bytes for people: `98.4 MB`.
-pub fn bytes(n: u64) -> String {
-    let (value, unit) = scaled(n as f64, &["B", "kB", "MB", "GB", "TB"]);
-    if unit == "B" { format!("{n} B") } else { format!("{value:.1} {unit}") }
-}
-
-/// Returns a count for people: `134.5 M`.
-pub fn count(n: u64) -> String {
-    let (value, unit) = scaled(n as f64, &["", "k", "M", "G", "T"]);
-    if unit.is_empty() { n.to_string() } else { format!("{value:.1} {unit}") }
-}
-
-fn scaled(value: f64, units: &[&'static str]) -> (f64, &'static str) {
-    let idx = (0..units.len()).rev().find(|idx| value >= 1000f64.powi(*idx as i32)).unwrap_or(0);
-    (value / 1000f64.powi(idx as i32), units[idx])
-}
-
-/// Returns seconds since 1970 as `YYYY-MM-DDTHH:MM:SSZ` (Hinnant, "chrono-compatible low-level date algorithms").
-pub fn timestamp(unix_s: u64) -> String {
-    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        assert_eq!(bytes(999), "999 B");
-        assert_eq!(bytes(98_362_432), "98.4 MB");
-        assert_eq!(count(134_515_008), "134.5 M");
-        assert_eq!(count(0), "0");
-    }
-
-    #[test]
-    fn timestamps_are_rfc_3339() {
-        assert_eq!(timestamp(0), "1970-01-01T00:00:00Z");
-        assert_eq!(timestamp(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(timestamp(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(timestamp(1_795_219_200), "2026-11-21T00:00:00Z");
-    }
 
     #[test]
     fn tables_are_aligned() {

@@ -16,7 +16,7 @@ use crate::tools::backend::LocalBackend;
 use crate::tools::error::{Error, Result};
 use crate::tools::interrupt;
 use crate::tools::output::{Ui, print, print_json};
-use crate::tools::registry::DEFAULT_MODEL;
+use ruvllm_hub::DEFAULT_MODEL;
 
 /// Names of backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,7 +33,8 @@ impl Bench {
     pub fn ruvllm(&self) -> Command {
         let mut command = Command::cargo_bin("ruvllm").expect("the binary of this package");
         command.env("RUVLLM_HOME", self.path("home")).env("HF_HOME", self.path("hf")).env("RUVLLM_THREADS", "1");
-        for name in ["RUVLLM_SOURCES", "RUVLLM_ISA", "HF_ENDPOINT", "NO_COLOR"] {
+        command.env("XDG_CONFIG_HOME", self.path("config"));
+        for name in ["RUVLLM_SOURCES", "RUVLLM_ISA", "HF_ENDPOINT", "HF_TOKEN", "HF_TOKEN_PATH", "NO_COLOR"] {
             command.env_remove(name);
         }
         // An empty pipe: what stands on the terminal of whoever runs the tests does not count.

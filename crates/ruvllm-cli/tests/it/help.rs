@@ -37,6 +37,8 @@ fn help_of_every_command() {
         "chat",
         "serve",
         "pull",
+        "push",
+        "alias",
         "list",
         "show",
         "rm",

@@ -11,6 +11,7 @@ mod calibrate;
 mod common;
 mod convert;
 mod help;
+mod hub;
 mod learn;
 mod lora;
 mod quantize;

@@ -3,6 +3,7 @@
 mod base;
 mod committed;
 mod counting;
+mod headers;
 mod malformed_files;
 mod messages;
 mod mutated;

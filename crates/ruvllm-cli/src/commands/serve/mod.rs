@@ -20,12 +20,12 @@ use crate::tools::args::{ContextArgs, LoadArgs, MAX_CTX, count};
 use crate::tools::backend::LocalBackend;
 use crate::tools::error::{Error, Result, one_line};
 use crate::tools::log::{self, LogFormat};
-use crate::tools::registry::DEFAULT_MODEL;
 use crate::tools::remote::{BackendArgs, Chosen};
 use crate::tools::template::{self, TemplateArgs};
 use crate::tools::{check, interrupt, lora, output};
 use adapter::AdapterArg;
 use llama_server::{LlamaServerArgs, words_of};
+use ruvllm_hub::DEFAULT_MODEL;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -272,7 +272,7 @@ impl ServeArgs {
             #[cfg(feature = "otlp")]
             self.otlp_endpoint.as_deref(),
         )?;
-        let app = &App { settings: app.settings.clone(), ui: app.ui.in_log() };
+        let app = &app.in_log();
         let (names, models) = match chosen {
             Chosen::Local(backend) => self.models(app, backend)?,
             Chosen::Remote(url) => self.remote_models(app, url)?,

@@ -10,8 +10,8 @@ use super::{Kept, PREFILL_CHUNK, ServeArgs};
 use crate::commands::serve::llama_server::words_of;
 use crate::tools::app::App;
 use crate::tools::error::{Error, Result};
-use crate::tools::registry::DEFAULT_MODEL;
 use crate::tools::remote;
+use ruvllm_hub::DEFAULT_MODEL;
 
 /// Requests that are sent to another server at once, where nobody says how many.
 const PARALLEL: usize = 64;

@@ -179,7 +179,7 @@ impl TenantArgs {
     /// Checks whose it is, and where it is kept.
     fn check(&self, app: &App) -> Result<()> {
         check_place(app, &self.tenant, self.learn_key.as_deref())?;
-        app.store().check(&self.model.model)
+        Ok(app.store().check(&self.model.model)?)
     }
 
     /// Returns how the log stands, without loading the model.

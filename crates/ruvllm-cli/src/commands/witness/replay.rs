@@ -13,7 +13,7 @@ use crate::tools::app::App;
 use crate::tools::error::{Error, Result};
 use crate::tools::lora::LoraArgs;
 use crate::tools::output::{print_json, print_line};
-use crate::tools::registry::DEFAULT_MODEL;
+use ruvllm_hub::DEFAULT_MODEL;
 
 /// Options of `ruvllm witness replay`.
 #[derive(Args, Debug)]

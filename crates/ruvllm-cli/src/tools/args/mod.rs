@@ -11,7 +11,7 @@ use ruvllm_engine::{KvPolicy, LoadOptions};
 
 use crate::tools::env::Settings;
 use crate::tools::machine::MAX_THREADS;
-use crate::tools::registry::DEFAULT_MODEL;
+use ruvllm_hub::DEFAULT_MODEL;
 
 /// The model's name.
 #[derive(Args, Clone, Debug)]

@@ -32,7 +32,7 @@ impl SpeculationArgs {
                 Err(Error::usage("--speculate draft needs --draft-model NAME|PATH"))
             }
             None => Ok(()),
-            Some(name) => app.store().check(name),
+            Some(name) => Ok(app.store().check(name)?),
         }
     }
 

@@ -181,7 +181,7 @@ impl TrainArgs {
         if self.resume {
             check::readable(&self.out.join(CHECKPOINT))?;
         }
-        app.store().check(&self.model.model)
+        Ok(app.store().check(&self.model.model)?)
     }
 
     pub(super) fn filter(&self) -> Filter {

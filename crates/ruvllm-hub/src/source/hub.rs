@@ -1,0 +1,156 @@
+//! Models of the Hugging Face hub, through the standard cache folder (`HF_HOME`), with resume.
+//!
+//! The hub tells a file's SHA-256 before the download, so a file that is not the expected one costs no traffic.
+
+use std::path::{Path, PathBuf};
+
+use crate::cache::RepoCache;
+use crate::checksums::{Checksums, SUMS_BYTES_MAX, SUMS_FILE};
+use crate::digest::{Digested, Expected, digest_file};
+use crate::download::{FileFacts, HubFile, download, facts, small_text};
+use crate::error::io_reason;
+use crate::http::{Http, NOT_FOUND};
+use crate::shards::{N_SHARDS_MAX, ShardName};
+use crate::source::{FetchContext, Fetched, FetchedFile, OFFLINE, check_wanted, convert, is_folder};
+
+/// Returns a file (repository, revision, path) from the hub's cache folder, downloading it first if it is not there,
+/// verified. Of a folder a GGUF file is made in `work`; of a model in several files all are brought.
+///
+/// # Errors
+/// One line: no network, no such file, or what differs from `expected`.
+pub(crate) fn fetch(
+    from: &HubFile<'_>,
+    work: &Path,
+    expected: &Expected,
+    context: &FetchContext<'_>,
+) -> Result<Fetched, String> {
+    let cache_dir = context.hub.cache_dir.as_deref().ok_or("no home folder is known; set HF_HOME")?;
+    let http = Http::new(context.hub, context.progress).map_err(|error| error.to_string())?;
+    let hub = Hub { http, cache: RepoCache::new(cache_dir, from.repo, from.revision), context };
+    if is_folder(from.file) {
+        let folder = hub.folder(from)?;
+        let name = from.repo.rsplit('/').next().unwrap_or(from.repo);
+        return convert(&folder, name, work, expected, context);
+    }
+    let Some(shard) = ShardName::parse(from.file) else { return Ok(Fetched::of_file(hub.verified(from, expected)?)) };
+    if shard.no != 1 {
+        let first = shard.part(1);
+        return Err(format!("the file is part {} of {}; name the first one, {first}", shard.no, shard.count));
+    }
+    if shard.count > N_SHARDS_MAX {
+        return Err(format!("a model in {} files; {N_SHARDS_MAX} are the most", shard.count));
+    }
+    let first = hub.verified(from, expected)?;
+    let mut more = Vec::with_capacity(shard.count as usize - 1);
+    for no in 2..=shard.count {
+        let file = shard.part(no);
+        let part = hub.verified(&HubFile { file: &file, ..*from }, &Expected::default());
+        more.push(part.map_err(|reason| format!("{file}: {reason}"))?);
+    }
+    Ok(Fetched { first, more })
+}
+
+/// A repository of the hub while something is fetched from it.
+struct Hub<'a> {
+    http: Http<'a>,
+    cache: RepoCache,
+    context: &'a FetchContext<'a>,
+}
+
+impl Hub<'_> {
+    /// Brings a GGUF file into the cache folder and verifies it.
+    fn verified(&self, from: &HubFile<'_>, expected: &Expected) -> Result<FetchedFile, String> {
+        let (path, digest) = self.file(from, expected)?;
+        let path = path.canonicalize().map_err(|e| format!("cannot open {}: {}", path.display(), io_reason(&e)))?;
+        let digest = match digest {
+            Some(digest) => digest,
+            None => digest_file(&path, self.context.progress)
+                .map_err(|e| format!("cannot read {}: {}", path.display(), io_reason(&e)))?,
+        };
+        expected.verify(&digest).map_err(|reason| format!("{reason}, in {}", path.display()))?;
+        Ok(FetchedFile { path, is_shared: true, digest })
+    }
+
+    /// Brings a file into the cache folder; also returns its digest if it was downloaded.
+    fn file(&self, from: &HubFile<'_>, expected: &Expected) -> Result<(PathBuf, Option<Digested>), String> {
+        if let Some(path) = self.cache.get(from.file) {
+            return Ok((path, None));
+        }
+        if self.context.is_offline {
+            return Err(OFFLINE.to_owned());
+        }
+        let task = self.context.progress.begin("asking the Hugging Face hub", None);
+        let facts = facts(&self.http, &from.url(self.http.endpoint));
+        drop(task);
+        let facts = facts?;
+        let published = match (&expected.sha256, from.file.ends_with(".gguf")) {
+            (None, true) => self.published_sum(from)?,
+            _ => None,
+        };
+        let check = |facts: &FileFacts| {
+            let differs = |sha256: &str| facts.sha256().is_some_and(|told| told != sha256);
+            if let Some(sha256) = expected.sha256.as_deref().filter(|sha256| differs(sha256)) {
+                return Err(format!("the hub's file has sha256 {}, expected {sha256}", facts.etag));
+            }
+            match &published {
+                Some((sums, sha256)) if differs(sha256) => {
+                    Err(format!("the hub's file has sha256 {}, and {sums} of the repository says {sha256}", facts.etag))
+                }
+                _ => Ok(()),
+            }
+        };
+        let downloaded = download(&self.http, &self.cache, from, facts, &check)?;
+        if let Some((sums, sha256)) = published.filter(|(_, sha256)| *sha256 != downloaded.digest.sha256) {
+            let found = &downloaded.digest.sha256;
+            // It must not be found in the cache by the next pull.
+            let _ = std::fs::remove_file(&downloaded.path);
+            return Err(format!("the file has sha256 {found}, and {sums} of the repository says {sha256}"));
+        }
+        Ok((downloaded.path, Some(downloaded.digest)))
+    }
+
+    /// Returns the SHA-256 that a checksum file of the repository says, with the name of that file.
+    fn published_sum(&self, from: &HubFile<'_>) -> Result<Option<(String, String)>, String> {
+        let (folder, name) = from.file.rsplit_once('/').map_or(("", from.file), |(folder, name)| (folder, name));
+        let beside = if folder.is_empty() { SUMS_FILE.to_owned() } else { format!("{folder}/{SUMS_FILE}") };
+        let whole = (!folder.is_empty()).then(|| SUMS_FILE.to_owned());
+        for sums in [Some(beside), Some(format!("{}.sha256", from.file)), whole].into_iter().flatten() {
+            let text = small_text(&self.http, &HubFile { file: &sums, ..*from }, SUMS_BYTES_MAX)?;
+            let found = text.as_deref().map(Checksums::parse);
+            let sum = found.as_ref().and_then(|found| found.get(from.file).or_else(|| found.get(name)));
+            if let Some(sha256) = sum {
+                return Ok(Some((sums, sha256.to_owned())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Brings the files of a folder that are converted into the cache folder, and returns where they lie there.
+    fn folder(&self, from: &HubFile<'_>) -> Result<PathBuf, String> {
+        let mut found: Option<PathBuf> = None;
+        let mut seen: Vec<String> = Vec::new();
+        loop {
+            let mut wanted = self.context.converter.wanted(found.as_deref())?;
+            wanted.retain(|wanted| !seen.contains(&wanted.name));
+            if wanted.is_empty() {
+                return found.ok_or_else(|| "the hub's cache folder is none".to_owned());
+            }
+            for wanted in wanted {
+                check_wanted(&wanted, seen.len())?;
+                let file = format!("{}{}", from.file, wanted.name);
+                match self.file(&HubFile { file: &file, ..*from }, &Expected::default()) {
+                    // The name may itself lie in a folder.
+                    Ok((path, _)) => {
+                        let n_names = wanted.name.split('/').count();
+                        found = path.ancestors().nth(n_names).map(Path::to_owned).or(found);
+                    }
+                    Err(reason) if wanted.is_required || reason != NOT_FOUND && reason != OFFLINE => {
+                        return Err(format!("{file}: {reason}"));
+                    }
+                    Err(_) => {}
+                }
+                seen.push(wanted.name);
+            }
+        }
+    }
+}
