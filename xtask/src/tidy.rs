@@ -36,7 +36,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 27] = [
+const LAYERS: [(&str, u8); 28] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -54,6 +54,7 @@ const LAYERS: [(&str, u8); 27] = [
     ("ruvllm-backend", 4),
     ("ruvllm-native", 5),
     ("ruvllm-candle", 5),
+    ("ruvllm-wgpu", 5),
     ("ruvllm-remote", 5),
     ("ruvllm-router", 5),
     ("ruvllm-engine", 6),
