@@ -313,6 +313,7 @@ mod tests {
             sources,
             isa: ruvllm_kernels::Isa::Scalar,
             n_threads: None,
+            gpu: None,
             draft_history_mib: None,
             api_keys: Vec::new(),
             remote_key: None,

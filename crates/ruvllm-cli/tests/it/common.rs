@@ -33,7 +33,7 @@ impl Bench {
     pub fn ruvllm(&self) -> Command {
         let mut command = Command::cargo_bin("ruvllm").expect("the binary of this package");
         command.env("RUVLLM_HOME", self.path("home")).env("HF_HOME", self.path("hf")).env("RUVLLM_THREADS", "1");
-        for name in ["RUVLLM_SOURCES", "RUVLLM_ISA", "HF_ENDPOINT", "NO_COLOR"] {
+        for name in ["RUVLLM_SOURCES", "RUVLLM_ISA", "RUVLLM_GPU", "HF_ENDPOINT", "NO_COLOR"] {
             command.env_remove(name);
         }
         // An empty pipe: what stands on the terminal of whoever runs the tests does not count.

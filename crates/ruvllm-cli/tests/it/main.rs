@@ -8,6 +8,8 @@ mod backend;
 mod bad_usage;
 mod cache;
 mod common;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod help;
 mod learn;
 mod lora;
