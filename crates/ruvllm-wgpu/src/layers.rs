@@ -192,7 +192,7 @@ pub(crate) struct LayerSteps<'a> {
     pub n_ctx: usize,
     pub kv: KvType,
     pub residual_scale: f32,
-    /// Which of the two places the residual stream is at.
+    /// Place of the two that the residual stream is at.
     pub place: usize,
 }
 

@@ -117,7 +117,7 @@ pub(crate) struct AttentionBuffers<'a> {
     pub keys: &'a GpuBuffer,
     pub values: &'a GpuBuffer,
     pub sinks: Option<&'a GpuBuffer>,
-    /// What splits give, if there are several.
+    /// Sums of splits, if there are several.
     pub splits: &'a GpuBuffer,
     pub y: &'a GpuBuffer,
 }
@@ -127,7 +127,7 @@ pub(crate) struct AttentionBuffers<'a> {
 pub(crate) struct ConvBuffers<'a> {
     /// Rows of three times the channels.
     pub x: &'a GpuBuffer,
-    /// What was read of earlier tokens, in blocks.
+    /// Inputs of earlier tokens, in blocks.
     pub inputs: &'a GpuBuffer,
     pub taps: &'a GpuBuffer,
     pub y: &'a GpuBuffer,

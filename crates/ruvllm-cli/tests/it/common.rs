@@ -36,6 +36,8 @@ impl Bench {
         for name in ["RUVLLM_SOURCES", "RUVLLM_ISA", "RUVLLM_GPU", "HF_ENDPOINT", "NO_COLOR"] {
             command.env_remove(name);
         }
+        // Mesa's drivers complain on standard error where there is none.
+        command.env("XDG_RUNTIME_DIR", self.dir.path());
         // An empty pipe: what stands on the terminal of whoever runs the tests does not count.
         command.current_dir(self.dir.path()).write_stdin("");
         command
