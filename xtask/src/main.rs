@@ -9,6 +9,7 @@ mod clients;
 mod codegen;
 mod cross;
 mod fuzz;
+mod gpu_check;
 mod models;
 mod node;
 mod python;
@@ -54,6 +55,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Make what is generated and committed: the gRPC API, the Metal kernels
     Codegen(codegen::Args),
+    /// Make a folder that tests and measures the GPU backend on a machine with a GPU and nothing else
+    GpuCheck(gpu_check::Args),
     /// Test the kernels for ARM and WebAssembly, and check the types of what is for Macs
     Cross(cross::Args),
 }
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Codegen(args) => codegen::run(&args),
+        Command::GpuCheck(args) => gpu_check::run(&args),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };
     match result {

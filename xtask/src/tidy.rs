@@ -55,6 +55,7 @@ const LAYERS: [(&str, u8); 28] = [
     ("ruvllm-backend", 4),
     ("ruvllm-native", 5),
     ("ruvllm-candle", 5),
+    ("ruvllm-wgpu", 5),
     ("ruvllm-remote", 5),
     ("ruvllm-router", 5),
     ("ruvllm-engine", 6),

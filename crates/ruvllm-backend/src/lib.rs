@@ -27,6 +27,7 @@ pub mod loading;
 mod logit_rows;
 mod model;
 mod paged;
+pub mod pooling;
 
 pub use batch::{Segment, StateRows, States};
 pub use cache_salt::CacheSalt;

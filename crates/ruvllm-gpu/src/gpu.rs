@@ -48,6 +48,7 @@ pub(crate) struct Counters {
     pub(crate) n_pipelines: AtomicU64,
     pub(crate) n_command_buffers: AtomicU64,
     pub(crate) n_dispatches: AtomicU64,
+    pub(crate) n_bytes_read: AtomicU64,
 }
 
 /// Counts since a device was opened.
@@ -63,6 +64,8 @@ pub struct GpuStats {
     pub n_command_buffers: u64,
     /// Dispatches in them.
     pub n_dispatches: u64,
+    /// Bytes that the host read back.
+    pub n_bytes_read: u64,
     /// Bytes of the buffers that are there.
     pub allocated_bytes: u64,
 }
@@ -140,13 +143,15 @@ impl Gpu {
 
     /// Counts of what was made and done.
     pub fn stats(&self) -> GpuStats {
-        let Counters { n_buffers, n_bind_groups, n_pipelines, n_command_buffers, n_dispatches } = &self.counters;
+        let Counters { n_buffers, n_bind_groups, n_pipelines, n_command_buffers, n_dispatches, n_bytes_read } =
+            &self.counters;
         GpuStats {
             n_buffers: n_buffers.load(Relaxed),
             n_bind_groups: n_bind_groups.load(Relaxed),
             n_pipelines: n_pipelines.load(Relaxed),
             n_command_buffers: n_command_buffers.load(Relaxed),
             n_dispatches: n_dispatches.load(Relaxed),
+            n_bytes_read: n_bytes_read.load(Relaxed),
             allocated_bytes: self.allocated.load(Relaxed),
         }
     }
@@ -256,30 +261,45 @@ impl Gpu {
         if let Some(pipeline) = pipelines.get(&kernel) {
             return Ok(pipeline.clone());
         }
-        let pipeline = Arc::new(self.make_pipeline(kernel));
+        let pipeline = Arc::new(self.make_pipeline(&kernel.name(), kernel.source(), &kernel.bindings())?);
         self.counters.n_pipelines.fetch_add(1, Relaxed);
         Ok(pipelines.entry(kernel).or_insert(pipeline).clone())
     }
 
-    fn make_pipeline(&self, kernel: Kernel) -> Pipeline {
-        let name = kernel.name();
-        let source = wgpu::ShaderSource::Wgsl(kernel.source().into());
-        let module =
-            self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some(name.as_str()), source });
-        let own = layout(&self.device, &kernel.bindings());
+    fn make_pipeline(&self, name: &str, source: String, bindings: &[Binding]) -> Result<Pipeline, GpuError> {
+        let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation]
+            .map(|filter| self.device.push_error_scope(filter));
+        let source = wgpu::ShaderSource::Wgsl(source.into());
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some(name), source });
+        let own = layout(&self.device, bindings);
         let layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             bind_group_layouts: &[Some(&own), Some(&self.pass_layout)],
             ..wgpu::PipelineLayoutDescriptor::default()
         });
         let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(name.as_str()),
+            label: Some(name),
             layout: Some(&layout),
             module: &module,
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions::default(),
             cache: None,
         });
-        Pipeline { pipeline, layout: own }
+        let [internal, validation] = scopes;
+        // The inner scope ends first.
+        let invalid = pollster::block_on(validation.pop());
+        match invalid.or(pollster::block_on(internal.pop())) {
+            None => Ok(Pipeline { pipeline, layout: own }),
+            Some(error) => {
+                let text = error.to_string();
+                let why: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(4).collect();
+                let message = format!(
+                    "{} does not compile the kernel {name}: {}; use the native backend, and report it",
+                    self.info.name,
+                    why.join(" ")
+                );
+                Err(GpuError::new(GpuErrorKind::Unsupported, message))
+            }
+        }
     }
 }
 
@@ -321,4 +341,21 @@ fn layout(device: &wgpu::Device, bindings: &[Binding]) -> wgpu::BindGroupLayout 
     };
     let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..).zip(bindings).map(entry).collect();
     device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_compile_is_one_line_and_the_device_goes_on() {
+        let gpu =
+            Gpu::open(&GpuOptions { choice: GpuChoice::Index(0), ..GpuOptions::default() }).expect("there is one");
+        let source = "@compute @workgroup_size(1) fn main() { let x: u32 = 1.5; }".to_owned();
+        let error = gpu.make_pipeline("broken", source, &[]).err().expect("a float is no integer");
+        assert_eq!(error.kind(), GpuErrorKind::Unsupported);
+        let line = error.to_string();
+        assert!(line.contains("does not compile the kernel broken: ") && !line.contains('\n'), "{line}");
+        gpu.buffer("x", 4).expect("the device is still there");
+    }
 }

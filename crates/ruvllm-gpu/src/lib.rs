@@ -31,6 +31,6 @@ mod weights;
 pub use adapter::{GpuChoice, GpuClass, GpuInfo, gpus};
 pub use error::{GpuError, GpuErrorKind};
 pub use gpu::{Gpu, GpuBuffer, GpuOptions, GpuStats};
-pub use pass::{PassBuffers, PassInput, PassPlan, ReadBack, Step};
+pub use pass::{PassBuffers, PassInput, PassPlan, ReadBack, ReadPart, Step, WordCopy};
 pub use timing::StepTime;
 pub use weights::{WeightMatrix, WeightPart, WeightSource};

@@ -69,6 +69,45 @@ pub struct ReadBack {
     staging: GpuBuffer,
 }
 
+/// Words at the beginning of a buffer that the host reads after a pass.
+#[derive(Clone, Copy)]
+pub struct ReadPart<'a> {
+    read: &'a ReadBack,
+    n_words: usize,
+}
+
+/// Copy of words from one place of a buffer to another.
+#[derive(Clone, Copy)]
+pub struct WordCopy<'a> {
+    /// The buffer.
+    pub buffer: &'a GpuBuffer,
+    /// First word that is read.
+    pub from: usize,
+    /// First word that is written.
+    pub to: usize,
+    /// Number of words.
+    pub n_words: usize,
+}
+
+impl ReadBack {
+    /// The first `n_words` words, or all there are.
+    pub fn first(&self, n_words: usize) -> ReadPart<'_> {
+        ReadPart { read: self, n_words: n_words.min(self.staging.n_words()) }
+    }
+
+    /// All words.
+    pub fn whole(&self) -> ReadPart<'_> {
+        self.first(usize::MAX)
+    }
+}
+
+impl ReadPart<'_> {
+    /// Bytes of the words.
+    fn n_bytes(&self) -> u64 {
+        4 * self.n_words as u64
+    }
+}
+
 impl Gpu {
     /// Makes the buffers of passes of at most so many rows, with tables of so many words.
     ///
@@ -142,11 +181,51 @@ impl Gpu {
         input: PassInput<'_>,
         read: &[&ReadBack],
     ) -> Result<Vec<Vec<u32>>, GpuError> {
+        let read: Vec<ReadPart<'_>> = read.iter().map(|read| read.whole()).collect();
+        self.run_all(&[plan], buffers, input, &read)
+    }
+
+    /// Runs plans one after another as one command buffer, with the same input, and returns the words that are read back.
+    ///
+    /// # Errors
+    /// As [`Gpu::run`].
+    pub fn run_all(
+        &self,
+        plans: &[&PassPlan],
+        buffers: &PassBuffers,
+        input: PassInput<'_>,
+        read: &[ReadPart<'_>],
+    ) -> Result<Vec<Vec<u32>>, GpuError> {
         self.write_pass(buffers, input)?;
         let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("pass") });
-        let n_dispatches = plan.encode(&mut encoder, &buffers.group, input.counts);
-        self.counters.n_dispatches.fetch_add(n_dispatches, Relaxed);
+        for plan in plans {
+            let n_dispatches = plan.encode(&mut encoder, &buffers.group, input.counts);
+            self.counters.n_dispatches.fetch_add(n_dispatches, Relaxed);
+        }
         self.submit(encoder, read)
+    }
+
+    /// Copies words within buffers, one copy after another. They pass through `scratch`.
+    ///
+    /// # Errors
+    /// A copy reaches past the end of its buffer or of `scratch`, or the device is lost.
+    pub fn copy(&self, copies: &[WordCopy<'_>], scratch: &GpuBuffer) -> Result<(), GpuError> {
+        self.check()?;
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("copies") });
+        for WordCopy { buffer, from, to, n_words } in copies {
+            let ends = [*from, *to].map(|first| first.checked_add(*n_words));
+            if ends.iter().any(|end| end.is_none_or(|end| end > buffer.n_words())) || *n_words > scratch.n_words() {
+                let message = format!(
+                    "{n_words} words from word {from} to word {to} do not fit into a buffer of {} words",
+                    buffer.n_words()
+                );
+                return Err(GpuError::new(GpuErrorKind::InvalidInput, message));
+            }
+            let [from, to, n_bytes] = [*from, *to, *n_words].map(|n| 4 * n as u64);
+            encoder.copy_buffer_to_buffer(&buffer.buffer, from, &scratch.buffer, 0, n_bytes);
+            encoder.copy_buffer_to_buffer(&scratch.buffer, 0, &buffer.buffer, to, n_bytes);
+        }
+        self.submit(encoder, &[]).map(drop)
     }
 
     /// Writes what a pass changes.
@@ -161,33 +240,37 @@ impl Gpu {
     pub(crate) fn submit(
         &self,
         mut encoder: wgpu::CommandEncoder,
-        read: &[&ReadBack],
+        read: &[ReadPart<'_>],
     ) -> Result<Vec<Vec<u32>>, GpuError> {
-        for read in read {
-            encoder.copy_buffer_to_buffer(&read.from, 0, &read.staging.buffer, 0, read.from.size());
+        for part in read {
+            encoder.copy_buffer_to_buffer(&part.read.from, 0, &part.read.staging.buffer, 0, part.n_bytes());
         }
         self.queue.submit([encoder.finish()]);
         self.counters.n_command_buffers.fetch_add(1, Relaxed);
         if read.is_empty() {
             return self.check().map(|()| Vec::new());
         }
-        for read in read {
+        for part in read.iter().filter(|part| part.n_words > 0) {
             // A failure shows when the range is asked for.
-            read.staging.buffer.map_async(wgpu::MapMode::Read, .., |_| {});
+            part.read.staging.buffer.map_async(wgpu::MapMode::Read, ..part.n_bytes(), |_| {});
         }
         self.wait()?;
-        read.iter().map(|read| self.mapped(read)).collect()
+        read.iter().map(|part| self.mapped(*part)).collect()
     }
 
-    fn mapped(&self, read: &ReadBack) -> Result<Vec<u32>, GpuError> {
-        let buffer = &read.staging.buffer;
-        let words = match buffer.get_mapped_range(..) {
+    fn mapped(&self, part: ReadPart<'_>) -> Result<Vec<u32>, GpuError> {
+        if part.n_words == 0 {
+            return Ok(Vec::new());
+        }
+        let buffer = &part.read.staging.buffer;
+        let words = match buffer.get_mapped_range(..part.n_bytes()) {
             Ok(bytes) => bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect(),
             Err(error) => {
                 return Err(GpuError::new(GpuErrorKind::DeviceLost, format!("nothing can be read back: {error}")));
             }
         };
         buffer.unmap();
+        self.counters.n_bytes_read.fetch_add(part.n_bytes(), Relaxed);
         Ok(words)
     }
 

@@ -1,6 +1,7 @@
 //! Times of the steps of a pass, by the device's own clock.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use crate::error::{GpuError, GpuErrorKind};
 use crate::gpu::Gpu;
@@ -15,7 +16,36 @@ pub struct StepTime {
     pub ns: f64,
 }
 
+/// Bytes of the buffers that [`Gpu::copy_gbps`] copies, and how often it does.
+const COPIED_BYTES: u64 = 128 << 20;
+const COPIES: usize = 16;
+
 impl Gpu {
+    /// Measures at how many 1e9 bytes a second the device copies large buffers, reading and writing counted: what decoding is
+    /// held against, since it reads all weights for a token.
+    ///
+    /// # Errors
+    /// The memory is used up, or the device is lost.
+    pub fn copy_gbps(&self) -> Result<f64, GpuError> {
+        let n_words = (COPIED_BYTES.min(self.info().binding_bytes_max) / 4) as usize;
+        let [from, to] = [self.buffer("copied bytes", n_words)?, self.buffer("copied bytes", n_words)?];
+        let mut seconds = f64::INFINITY;
+        // The first round makes the pages real.
+        for _ in 0..3 {
+            self.wait()?;
+            let start = Instant::now();
+            let mut encoder =
+                self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("copies") });
+            for _ in 0..COPIES {
+                encoder.copy_buffer_to_buffer(&from.buffer, 0, &to.buffer, 0, 4 * n_words as u64);
+            }
+            self.submit(encoder, &[])?;
+            self.wait()?;
+            seconds = seconds.min(start.elapsed().as_secs_f64());
+        }
+        Ok(2.0 * 4.0 * (COPIES * n_words) as f64 / seconds / 1e9)
+    }
+
     /// Runs a pass with each step on its own between two timestamps, and returns their times. It is slower than
     /// [`Gpu::run`], and its steps do not overlap.
     ///
@@ -64,7 +94,7 @@ impl Gpu {
             names.push((step.name(), n_dispatches > 0));
         }
         encoder.resolve_query_set(&queries, 0..n_stamps as u32, &stamps.buffer, 0);
-        let words = self.submit(encoder, &[&read])?.pop().unwrap_or_default();
+        let words = self.submit(encoder, &[read.whole()])?.pop().unwrap_or_default();
         let ticks: Vec<u64> =
             words.as_chunks::<2>().0.iter().map(|[low, high]| u64::from(*low) | u64::from(*high) << 32).collect();
         let period = f64::from(self.queue.get_timestamp_period());

@@ -75,7 +75,7 @@ pub(crate) fn copy_digesting(
             on_bytes(n as u64);
         }
     }
-    digested.sha256 = hex(&hash.finalize());
+    digested.sha256 = hex::encode(hash.finalize());
     Ok(digested)
 }
 
@@ -92,11 +92,7 @@ pub(crate) fn digest_file(path: &Path, progress: &dyn Progress) -> io::Result<Di
 
 /// Returns the SHA-256 of bytes, lower-case hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(bytes))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ruvllm_backend::{
     BackendError, BackendErrorKind, CacheSalt, Embeddings, ForwardHooks, HiddenStates, LogitRows, ModelInfo, ModelSpec,
-    PagedKv, Pooling, Segment, SeqId, StateRows, States, TokenModel,
+    PagedKv, Pooling, Segment, SeqId, StateRows, States, TokenModel, pooling,
 };
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
@@ -18,7 +18,6 @@ use ruvllm_lora::loader::AdapterLoader;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
-use crate::embedding;
 use crate::kernels::Compute;
 use crate::kv::KvStore;
 use crate::model::{ForwardState, Model, RowCounts, Rows};
@@ -310,7 +309,7 @@ impl Embeddings for NativeBackend {
     ) -> Result<Vec<f32>, BackendError> {
         let pooling = pooling.unwrap_or(self.model.spec.pooling);
         let vector = self.pooled(tokens, pooling, adapters)?;
-        Ok(if pooling == Pooling::None { vector } else { embedding::unit(vector) })
+        Ok(if pooling == Pooling::None { vector } else { pooling::unit(vector) })
     }
 
     fn score(&mut self, tokens: &[u32], n_first: usize, adapters: &AdapterSet) -> Result<f32, BackendError> {

@@ -22,7 +22,6 @@
 #![forbid(unsafe_code)]
 
 mod backend;
-mod embedding;
 mod identity;
 mod kernels;
 mod kv;

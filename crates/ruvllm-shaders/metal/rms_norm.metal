@@ -25,6 +25,7 @@ struct Params {
     float eps;
     uint count;
     uint flags;
+    uint n_sets;
 };
 struct RowRecord {
     uint token;
@@ -164,6 +165,10 @@ float max_of(
     float _e25 = most;
     return _e25;
 }
+uint naga_mod(uint lhs, uint rhs) {
+    return lhs % metal::select(rhs, 1u, rhs == 0u);
+}
+
 
 struct rms_normInput {
 };
@@ -260,46 +265,49 @@ struct rms_normInput {
     float _e92 = squares;
     put_sum(0u, _e92, lane, partials);
     finish_sums(lane);
-    float _e94 = sum_of(0u, lane, partials);
-    uint _e97 = params.n;
-    float _e102 = params.eps;
-    float scale = metal::rsqrt((_e94 / static_cast<float>(_e97)) + _e102);
+    uint _e96 = params.n_sets;
+    uint _e102 = params.n;
+    uint first = naga_mod(group.x, metal::max(_e96, 1u)) * _e102;
+    float _e105 = sum_of(0u, lane, partials);
+    uint _e108 = params.n;
+    float _e113 = params.eps;
+    float scale = metal::rsqrt((_e105 / static_cast<float>(_e108)) + _e113);
     i_2 = lane.index;
     bool loop_init_4 = true;
     while(true) {
         if (!loop_init_4) {
-            uint _e152 = i_2;
-            i_2 = _e152 + WG;
+            uint _e165 = i_2;
+            i_2 = _e165 + WG;
         }
         loop_init_4 = false;
-        uint _e107 = i_2;
-        uint _e110 = params.n;
-        if (_e107 < _e110) {
+        uint _e118 = i_2;
+        uint _e121 = params.n;
+        if (_e118 < _e121) {
         } else {
             break;
         }
         {
-            uint _e113 = i_2;
-            float _e116 = x[start + _e113];
-            float _e117 = mean;
-            value = (_e116 - _e117) * scale;
-            uint _e123 = params.flags;
-            if ((_e123 & HAS_WEIGHT) != 0u) {
-                float _e128 = value;
-                uint _e130 = i_2;
-                float _e132 = weight[_e130];
-                value = _e128 * _e132;
+            uint _e124 = i_2;
+            float _e127 = x[start + _e124];
+            float _e128 = mean;
+            value = (_e127 - _e128) * scale;
+            uint _e134 = params.flags;
+            if ((_e134 & HAS_WEIGHT) != 0u) {
+                float _e139 = value;
+                uint _e141 = i_2;
+                float _e144 = weight[first + _e141];
+                value = _e139 * _e144;
             }
-            uint _e136 = params.flags;
-            if ((_e136 & HAS_BIAS) != 0u) {
-                float _e141 = value;
-                uint _e143 = i_2;
-                float _e145 = bias[_e143];
-                value = _e141 + _e145;
+            uint _e148 = params.flags;
+            if ((_e148 & HAS_BIAS) != 0u) {
+                float _e153 = value;
+                uint _e155 = i_2;
+                float _e158 = bias[first + _e155];
+                value = _e153 + _e158;
             }
-            uint _e148 = i_2;
-            float _e151 = value;
-            y[to + _e148] = _e151;
+            uint _e161 = i_2;
+            float _e164 = value;
+            y[to + _e161] = _e164;
         }
     }
     return;

@@ -104,6 +104,10 @@ pub enum Kernel {
     },
     /// Weighted sum of what experts give.
     CombineExperts,
+    /// Writing what short convolutions read.
+    ConvAppend,
+    /// Short convolution over what was written.
+    ShortConv,
 }
 
 /// Way in which the lanes of a workgroup add up their parts.
@@ -298,6 +302,7 @@ impl Kernel {
         all.extend([false, true].map(|is_neox| Kernel::Rope { is_neox }));
         all.extend([KvType::F16, KvType::F32].map(|kv| Kernel::KvAppend { kv }));
         all.extend([Kernel::AttentionMerge, Kernel::Add, Kernel::Gather, Kernel::CombineExperts]);
+        all.extend([Kernel::ConvAppend, Kernel::ShortConv]);
         all
     }
 
@@ -326,6 +331,8 @@ impl Kernel {
             Kernel::TopK { .. } => "top_k".to_owned(),
             Kernel::RouteExperts { .. } => "route_experts".to_owned(),
             Kernel::CombineExperts => "combine_experts".to_owned(),
+            Kernel::ConvAppend => "conv_append".to_owned(),
+            Kernel::ShortConv => "short_conv".to_owned(),
         };
         if self.reduction() == Some(Reduction::Shared) { base + "_shared" } else { base }
     }
@@ -388,7 +395,9 @@ impl Kernel {
             | Kernel::Add
             | Kernel::Gather
             | Kernel::KvAppend { .. }
-            | Kernel::CombineExperts => [n.div_ceil(self.workgroup_len()), rows, slots],
+            | Kernel::CombineExperts
+            | Kernel::ConvAppend
+            | Kernel::ShortConv => [n.div_ceil(self.workgroup_len()), rows, slots],
             Kernel::Norm { .. }
             | Kernel::Attention { .. }
             | Kernel::AttentionMerge

@@ -36,8 +36,8 @@ pub use kernel::{
 };
 pub use metal::{METAL_KERNELS, MetalKernel};
 pub use params::{
-    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, EmbedParams, ExpertLinearParams,
-    KvAppendParams, LinearParams, NormParams, RECORD_WORDS, RopeParams, RouteParams, RowRecord, SoftmaxParams,
-    TopKParams, flags,
+    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, ConvParams, EmbedParams,
+    ExpertLinearParams, KvAppendParams, LinearParams, NormParams, RECORD_WORDS, RopeParams, RouteParams, RowRecord,
+    SoftmaxParams, TopKParams, flags,
 };
 pub use repack::{RepackError, repack};

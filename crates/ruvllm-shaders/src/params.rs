@@ -177,6 +177,8 @@ params! {
         count: u32,
         /// `HAS_WEIGHT`, `HAS_BIAS`.
         flags: u32,
+        /// Rows of weights, which groups take in turn; 0 and 1 are one row for all.
+        n_sets: u32,
     }
 
     /// Parameters of the rotation of positions.
@@ -385,6 +387,24 @@ params! {
         count: u32,
         /// `ACCUMULATE`.
         flags: u32,
+    }
+
+    /// Parameters of a short convolution, and of writing what it reads.
+    ConvParams {
+        /// Channels.
+        n: u32,
+        /// Taps of a channel.
+        n_taps: u32,
+        /// Start of the input.
+        x_offset: u32,
+        /// Distance of the rows of the input, of three times as many values as channels.
+        x_stride: u32,
+        /// Start of the output.
+        y_offset: u32,
+        /// Distance of the rows of the output.
+        y_stride: u32,
+        /// Count of the pass that is the number of rows.
+        count: u32,
     }
 }
 

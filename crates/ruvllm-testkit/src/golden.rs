@@ -8,9 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-/// Returns the folder of the golden data.
+/// Variable that names the folder of the golden data where tests run without the repository.
+const DATA_VARIABLE: &str = "RUVLLM_TESTDATA";
+
+/// Returns the folder of the golden data: this crate's, or the one that `RUVLLM_TESTDATA` names.
 pub fn testdata_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")
+    let named = std::env::var_os(DATA_VARIABLE).filter(|name| !name.is_empty());
+    named.map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata"), PathBuf::from)
+}
+
+/// Returns the folder that compressed models are unpacked to.
+fn unpacked_dir() -> PathBuf {
+    match std::env::var_os(DATA_VARIABLE).is_some_and(|name| !name.is_empty()) {
+        true => testdata_dir().join("unpacked"),
+        false => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/goldens"),
+    }
 }
 
 /// Output that a golden model is expected to give.
@@ -156,7 +168,7 @@ fn unpacked(packed: &Path, name: &str) -> PathBuf {
     // RFC 1952: the last eight bytes are the CRC-32 and the length of what was packed. As part of the name they keep
     // an old file from being taken for a new one.
     let (_, crc) = bytes[..bytes.len() - 4].split_last_chunk::<4>().expect("longer than its own header");
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/goldens");
+    let dir = unpacked_dir();
     let path = dir.join(format!("{:08x}-{name}", u32::from_le_bytes(*crc)));
     if path.is_file() {
         return path;

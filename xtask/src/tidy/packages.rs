@@ -26,6 +26,7 @@ const CEILINGS: [(&str, usize); 24] = [
     ("ruvllm-grammar", 84),
     ("ruvllm-backend", 47),
     ("ruvllm-native", 60),
+    ("ruvllm-wgpu", 89),
     ("ruvllm-remote", 77),
     ("ruvllm-engine", 75),
     ("ruvllm-engine --no-default-features", 60),

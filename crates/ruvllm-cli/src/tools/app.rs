@@ -117,7 +117,8 @@ impl App {
     fn try_load(&self, backend: LocalBackend, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
         let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let bar = self.ui.bytes_bar("loading", n_bytes).of(path.display().to_string());
-        let loaded = backend.load(path, options, &mut |progress| {
+        let gpu = self.settings.gpu.as_deref();
+        let loaded = backend.load(path, options, gpu, &mut |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
         });

@@ -31,6 +31,10 @@ const VARIABLES: &[Variable] = &[
     },
     Variable { name: "RUVLLM_THREADS", help: "worker threads where --threads is not given" },
     Variable {
+        name: "RUVLLM_GPU",
+        help: "GPU of '--backend gpu': a number of 'ruvllm detect' or a part of its name [default: the first that is no software]",
+    },
+    Variable {
         name: "RUVLLM_DRAFT_HISTORY",
         help: "MiB of earlier prompts and answers that drafts are made of, where --draft-history is not given [default: 32]",
     },
@@ -60,6 +64,8 @@ pub struct Settings {
     pub isa: Isa,
     /// Threads to use where `--threads` is not given (`RUVLLM_THREADS`).
     pub n_threads: Option<usize>,
+    /// GPU to run on (`RUVLLM_GPU`): a number or a part of a name.
+    pub gpu: Option<String>,
     /// MiB of texts that drafts are made of, where `--draft-history` is not given (`RUVLLM_DRAFT_HISTORY`).
     pub draft_history_mib: Option<usize>,
     /// API keys of a server (`RUVLLM_API_KEYS`), each 'name key'.
@@ -93,6 +99,7 @@ impl Settings {
             sources: get("RUVLLM_SOURCES").map(|list| parse_sources(&list)).transpose()?,
             isa: get("RUVLLM_ISA").map_or(Ok(Isa::best()), |name| parse_isa(&name))?,
             n_threads: get("RUVLLM_THREADS").map(|count| parse_threads(&count)).transpose()?,
+            gpu: get("RUVLLM_GPU"),
             draft_history_mib: get("RUVLLM_DRAFT_HISTORY").map(|mib| parse_mib(&mib)).transpose()?,
             api_keys: get("RUVLLM_API_KEYS").map_or(Ok(Vec::new()), |list| parse_api_keys(&list))?,
             remote_key: get("RUVLLM_REMOTE_KEY"),

@@ -29,7 +29,13 @@ pub enum BackendName {
 
 impl ValueEnum for BackendName {
     fn value_variants<'a>() -> &'a [BackendName] {
-        &[BackendName::Local(LocalBackend::Native), BackendName::Local(LocalBackend::Candle), BackendName::Remote]
+        &[
+            BackendName::Local(LocalBackend::Native),
+            #[cfg(feature = "gpu")]
+            BackendName::Local(LocalBackend::Gpu),
+            BackendName::Local(LocalBackend::Candle),
+            BackendName::Remote,
+        ]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {

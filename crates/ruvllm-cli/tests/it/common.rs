@@ -34,9 +34,13 @@ impl Bench {
         let mut command = Command::cargo_bin("ruvllm").expect("the binary of this package");
         command.env("RUVLLM_HOME", self.path("home")).env("HF_HOME", self.path("hf")).env("RUVLLM_THREADS", "1");
         command.env("XDG_CONFIG_HOME", self.path("config"));
-        for name in ["RUVLLM_SOURCES", "RUVLLM_ISA", "HF_ENDPOINT", "HF_TOKEN", "HF_TOKEN_PATH", "NO_COLOR"] {
+        for name in
+            ["RUVLLM_SOURCES", "RUVLLM_ISA", "RUVLLM_GPU", "HF_ENDPOINT", "HF_TOKEN", "HF_TOKEN_PATH", "NO_COLOR"]
+        {
             command.env_remove(name);
         }
+        // Mesa's drivers complain on standard error where there is none.
+        command.env("XDG_RUNTIME_DIR", self.dir.path());
         // An empty pipe: what stands on the terminal of whoever runs the tests does not count.
         command.current_dir(self.dir.path()).write_stdin("");
         command

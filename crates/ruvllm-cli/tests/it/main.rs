@@ -10,6 +10,8 @@ mod cache;
 mod calibrate;
 mod common;
 mod convert;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod help;
 mod hub;
 mod learn;

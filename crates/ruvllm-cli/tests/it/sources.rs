@@ -66,7 +66,7 @@ fn answer(mut stream: &TcpStream, files: &HashMap<String, Vec<u8>>, log: &Mutex<
 
 fn hex_digest(bytes: &[u8]) -> String {
     use sha2::{Digest, Sha256};
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(bytes))
 }
 
 /// Returns 300 kB that begin like a GGUF file.

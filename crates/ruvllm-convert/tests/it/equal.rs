@@ -36,7 +36,7 @@ fn copy_files(from: &Path, to: &Path) {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&Sha256::digest(bytes)[..8])
 }
 
 /// Returns the type of a value and its text.

@@ -1,7 +1,7 @@
 //! Weights in parts, and passes of several dispatches.
 
 use half::f16;
-use ruvllm_gpu::{Gpu, GpuBuffer, GpuErrorKind, GpuOptions, PassInput, Step, WeightMatrix, WeightSource};
+use ruvllm_gpu::{Gpu, GpuBuffer, GpuErrorKind, GpuOptions, PassInput, Step, WeightMatrix, WeightSource, WordCopy};
 use ruvllm_shaders::{
     AddParams, Extent, Kernel, LinearParams, NormParams, RowRecord, RowTile, SoftmaxParams, WeightFormat, flags,
 };
@@ -231,6 +231,37 @@ fn steps_and_passes_that_do_not_fit_are_refused() {
         ] {
             let error = gpu.run(&plan, &pass, input, &[]).expect_err("it is refused");
             assert_eq!(error.kind(), GpuErrorKind::InvalidInput, "{error}");
+        }
+    }
+}
+
+#[test]
+fn copies_are_measured() {
+    for gpu in open_all(&GpuOptions::default()) {
+        let before = gpu.stats().allocated_bytes;
+        let gbps = gpu.copy_gbps().expect("the buffers fit");
+        assert!(gbps.is_finite() && gbps > 0.01, "{gbps}");
+        assert_eq!(gpu.stats().allocated_bytes, before);
+    }
+}
+
+#[test]
+fn words_are_copied_within_a_buffer() {
+    for gpu in open_all(&GpuOptions::default()) {
+        let (x, scratch) = (filled(&gpu, "x", &numbers(12, 1)), gpu.buffer("scratch", 4).expect("it fits"));
+        let copy = |from, to, n_words| WordCopy { buffer: &x, from, to, n_words };
+        gpu.copy(&[copy(0, 8, 4), copy(8, 4, 2)], &scratch).expect("they are inside");
+        let read = gpu.read_back(&x).expect("it fits");
+        let (pass, plan) = (gpu.pass_buffers(1, 1).expect("they fit"), gpu.plan(&[]).expect("it is empty"));
+        let input = PassInput { counts: [0; 4], rows: &[], tables: &[] };
+        let before = gpu.stats().n_bytes_read;
+        let got = gpu.run_all(&[&plan], &pass, input, &[read.first(10)]).expect("it runs");
+        let old = words(&numbers(12, 1));
+        let expected = [&old[..4], &old[..2], &old[6..8], &old[..2]].concat();
+        assert_eq!(got, [expected]);
+        assert_eq!(gpu.stats().n_bytes_read - before, 40);
+        for bad in [copy(0, 9, 4), copy(9, 0, 4), copy(0, 6, 5), copy(usize::MAX, 0, 2)] {
+            assert_eq!(gpu.copy(&[bad], &scratch).expect_err("outside").kind(), GpuErrorKind::InvalidInput);
         }
     }
 }

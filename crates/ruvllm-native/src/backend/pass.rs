@@ -1,12 +1,12 @@
 //! A call of the native backend, cut into passes: what is checked before, and what goes into each.
 
+use ruvllm_backend::pooling::VectorPool;
 use ruvllm_backend::{BackendError, BackendErrorKind, LogitRows, Pooling, Segment, SeqId, TokenModel};
 use ruvllm_kernels::attention;
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::gate::{Gate, GateScratch};
 
 use super::{NativeBackend, quantizer};
-use crate::embedding::Pool;
 use crate::kernels::Compute;
 use crate::model::{Batch, Model, RowCounts, Rows};
 
@@ -121,7 +121,7 @@ impl NativeBackend {
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
             self.kv.reserve(quantizer(&self.compute), std::iter::once((seq, tokens.len())))?;
-            let (mut next, mut pool) = (Place::default(), Pool::new(pooling, self.model.spec.n_embd));
+            let (mut next, mut pool) = (Place::default(), VectorPool::new(pooling, self.model.spec.n_embd));
             while next.segment < segment.len() {
                 self.fill_batch(&segment, &mut next);
                 self.run_batch(RowCounts::default(), true);

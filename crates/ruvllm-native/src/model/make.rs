@@ -3,18 +3,19 @@
 use std::ops::Range;
 
 use ruvllm_backend::BackendError;
+use ruvllm_backend::pooling::PairHead;
 use ruvllm_kernels::activation::Activation;
 use ruvllm_kvcache::{KvLayout, LayerKv};
 use ruvllm_model::{
     AttentionSpec, ConvSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, LayerSpec, LinearSpec, Mamba2Spec, MambaSpec,
-    MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormSpec, RankerSpec, SharedExpertSpec, ShortConvSpec,
+    MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormSpec, SharedExpertSpec, ShortConvSpec,
 };
 
 use super::blocks::{
     Attention, AttentionShape, CausalConv, Expansion, HeadNorm, LatentAttention, Linear, Mamba, Mamba2, Mlp, Moe, Norm,
     SharedExpert, ShortConv,
 };
-use super::{Ffn, Input, Layer, Loader, Mixer, Model, Output, Ranker};
+use super::{Ffn, Input, Layer, Loader, Mixer, Model, Output};
 
 /// Takes the parts of one model, layer by layer.
 struct Maker<'a, 'f> {
@@ -231,12 +232,8 @@ impl Maker<'_, '_> {
         Ok(Output { norm: self.norm(spec.norm.as_ref())?, head, scale: spec.scale, softcap: spec.softcap })
     }
 
-    fn ranker(&self) -> Result<Option<Ranker>, BackendError> {
-        let Some(RankerSpec { dense, weight, bias }) = &self.spec.ranker else { return Ok(None) };
-        let dense = dense
-            .as_ref()
-            .map(|(matrix, bias)| Ok::<_, BackendError>((self.loader.values(matrix)?, self.loader.values(bias)?)));
-        let bias = self.loader.values_if_any(bias.as_ref())?.map_or(0.0, |bias| bias[0]);
-        Ok(Some(Ranker { dense: dense.transpose()?, weight: self.loader.values(weight)?, bias }))
+    fn ranker(&self) -> Result<Option<PairHead>, BackendError> {
+        let head = self.spec.ranker.as_ref().map(|spec| PairHead::read(spec, |rows| self.loader.values(rows)));
+        head.transpose()
     }
 }

@@ -14,6 +14,7 @@ pub(crate) use head_shortlist::ShortlistState;
 pub(crate) use last::{LastBlock, has_last_block};
 pub(crate) use loader::Loader;
 
+use ruvllm_backend::pooling::PairHead;
 use ruvllm_kernels::matmul::{self, ActFormat, HeadShortlist, Matrix};
 use ruvllm_kernels::rope::Rope;
 use ruvllm_kvcache::KvLayout;
@@ -33,34 +34,9 @@ pub(crate) struct Model {
     pub ropes: Vec<Rope>,
     pub kv_layout: KvLayout,
     /// Set for cross-encoders: what makes a score of the first token's vector.
-    pub ranker: Option<Ranker>,
+    pub ranker: Option<PairHead>,
     /// Values of recurrent state a sequence carries beside its keys and values.
     pub state_len: usize,
-}
-
-/// From the first token's vector to a score: `w · tanh(W·x + b) + c`, or without the inner layer.
-pub(crate) struct Ranker {
-    /// `[n_embd, n_embd]` and `[n_embd]`.
-    pub dense: Option<(Vec<f32>, Vec<f32>)>,
-    /// `[n_embd]`.
-    pub weight: Vec<f32>,
-    pub bias: f32,
-}
-
-impl Ranker {
-    /// Returns the score of a vector: `[n_embd]`.
-    pub(crate) fn score(&self, x: &[f32]) -> f32 {
-        let dot = |w: &[f32], x: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>();
-        let score = match &self.dense {
-            None => dot(&self.weight, x),
-            Some((matrix, bias)) => {
-                let rows = matrix.chunks_exact(x.len()).zip(bias);
-                let inner: Vec<f32> = rows.map(|(row, b)| (dot(row, x) + f64::from(*b)).tanh() as f32).collect();
-                dot(&self.weight, &inner)
-            }
-        };
-        (score + f64::from(self.bias)) as f32
-    }
 }
 
 /// From token ids to the residual stream.
@@ -268,20 +244,5 @@ impl Model {
             }
         }
         sizes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_scores_a_vector() {
-        let plain = Ranker { dense: None, weight: vec![1.0, 2.0], bias: 3.0 };
-        assert_eq!(plain.score(&[0.5, -1.0]), 1.5);
-        // tanh(2 · 0.5 + 1), tanh(0.5 + 1 - 1.5)
-        let dense = Some((vec![2.0, 0.0, 1.0, -1.0], vec![1.0, -1.5]));
-        let deep = Ranker { dense, weight: vec![1.0, 2.0], bias: 3.0 };
-        assert!((deep.score(&[0.5, -1.0]) - (3.0 + 2f32.tanh())).abs() < 1e-6);
     }
 }

@@ -23,6 +23,8 @@ impl Kernel {
             Kernel::TopK { .. } => &TOP_K,
             Kernel::RouteExperts { .. } => &ROUTE,
             Kernel::CombineExperts => &COMBINE,
+            Kernel::ConvAppend => &[Binding::read("x", "array<f32>"), Binding::write("inputs", "array<f32>")],
+            Kernel::ShortConv => &SHORT_CONV,
         };
         std::iter::once(PARAMS_BINDING).chain(own.iter().copied()).collect()
     }
@@ -84,5 +86,12 @@ const ROUTE: [Binding; 4] = [
 const COMBINE: [Binding; 3] = [
     Binding::read("x", "array<f32>"),
     Binding::read("expert_weights", "array<f32>"),
+    Binding::write("y", "array<f32>"),
+];
+
+const SHORT_CONV: [Binding; 4] = [
+    Binding::read("x", "array<f32>"),
+    Binding::read("inputs", "array<f32>"),
+    Binding::read("taps", "array<f32>"),
     Binding::write("y", "array<f32>"),
 ];

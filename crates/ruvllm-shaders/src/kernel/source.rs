@@ -5,8 +5,9 @@ use crate::binding::PASS_BINDINGS;
 use crate::format::WeightFormat;
 use crate::params;
 use crate::params::{
-    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, EmbedParams, ExpertLinearParams,
-    KvAppendParams, LinearParams, NormParams, RopeParams, RouteParams, RowRecord, SoftmaxParams, TopKParams,
+    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, ConvParams, EmbedParams,
+    ExpertLinearParams, KvAppendParams, LinearParams, NormParams, RopeParams, RouteParams, RowRecord, SoftmaxParams,
+    TopKParams,
 };
 
 /// Flags by their names in WGSL.
@@ -86,9 +87,13 @@ impl Kernel {
                 )
             }
             Kernel::Softmax { .. } | Kernel::TopK { .. } | Kernel::RouteExperts { .. } => n_sums(1),
-            Kernel::Embed { .. } | Kernel::AttentionMerge | Kernel::Add | Kernel::Gather | Kernel::CombineExperts => {
-                String::new()
-            }
+            Kernel::ShortConv => format!("const BLOCK: u32 = {KV_BLOCK}u;\n"),
+            Kernel::Embed { .. }
+            | Kernel::AttentionMerge
+            | Kernel::Add
+            | Kernel::Gather
+            | Kernel::CombineExperts
+            | Kernel::ConvAppend => String::new(),
         }
     }
 
@@ -129,6 +134,8 @@ impl Kernel {
                 include_str!("../wgsl/route_experts.wgsl"),
             ],
             Kernel::CombineExperts => &[include_str!("../wgsl/combine_experts.wgsl")],
+            Kernel::ConvAppend => &[include_str!("../wgsl/conv_append.wgsl")],
+            Kernel::ShortConv => &[include_str!("../wgsl/short_conv.wgsl")],
         }
     }
 
@@ -149,6 +156,7 @@ impl Kernel {
             Kernel::TopK { .. } => TopKParams::WGSL,
             Kernel::RouteExperts { .. } => RouteParams::WGSL,
             Kernel::CombineExperts => CombineParams::WGSL,
+            Kernel::ConvAppend | Kernel::ShortConv => ConvParams::WGSL,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::MetalKernel;
 
 /// Every Metal kernel, by name.
 #[rustfmt::skip]
-pub static METAL_KERNELS: [MetalKernel; 130] = [
+pub static METAL_KERNELS: [MetalKernel; 132] = [
     MetalKernel { name: "add", entry: "add", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("gate", 2), ("y", 3), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/add.metal") },
     MetalKernel { name: "attention_f16_h1", entry: "attention_f16_h1_", threadgroup_len: 64, buffers: &[("params", 0), ("q", 1), ("k_cache", 2), ("v_cache", 3), ("sinks", 4), ("y", 5), ("pass_counts", 16), ("rows", 17), ("tables", 18)], threadgroup_bytes: &[64, 1024, 256], source: include_str!("../../metal/attention_f16_h1.metal") },
     MetalKernel { name: "attention_f16_h1_split", entry: "attention_f16_h1_split", threadgroup_len: 64, buffers: &[("params", 0), ("q", 1), ("k_cache", 2), ("v_cache", 3), ("sinks", 4), ("y", 5), ("pass_counts", 16), ("rows", 17), ("tables", 18)], threadgroup_bytes: &[64, 1024, 256], source: include_str!("../../metal/attention_f16_h1_split.metal") },
@@ -17,6 +17,7 @@ pub static METAL_KERNELS: [MetalKernel; 130] = [
     MetalKernel { name: "attention_merge", entry: "attention_merge", threadgroup_len: 64, buffers: &[("params", 0), ("splits", 1), ("y", 2), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/attention_merge.metal") },
     MetalKernel { name: "clamped_swiglu", entry: "clamped_swiglu", threadgroup_len: 256, buffers: &[("params", 0), ("a", 1), ("b", 2), ("y", 3), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/clamped_swiglu.metal") },
     MetalKernel { name: "combine_experts", entry: "combine_experts", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("expert_weights", 2), ("y", 3), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/combine_experts.metal") },
+    MetalKernel { name: "conv_append", entry: "conv_append", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("inputs", 2), ("pass_counts", 16), ("rows", 17)], threadgroup_bytes: &[], source: include_str!("../../metal/conv_append.metal") },
     MetalKernel { name: "embed_bf16", entry: "embed_bf16_", threadgroup_len: 256, buffers: &[("params", 0), ("w", 1), ("y", 2), ("pass_counts", 16), ("rows", 17)], threadgroup_bytes: &[], source: include_str!("../../metal/embed_bf16.metal") },
     MetalKernel { name: "embed_f16", entry: "embed_f16_", threadgroup_len: 256, buffers: &[("params", 0), ("w", 1), ("y", 2), ("pass_counts", 16), ("rows", 17)], threadgroup_bytes: &[], source: include_str!("../../metal/embed_f16.metal") },
     MetalKernel { name: "embed_f32", entry: "embed_f32_", threadgroup_len: 256, buffers: &[("params", 0), ("w", 1), ("y", 2), ("pass_counts", 16), ("rows", 17)], threadgroup_bytes: &[], source: include_str!("../../metal/embed_f32.metal") },
@@ -131,6 +132,7 @@ pub static METAL_KERNELS: [MetalKernel; 130] = [
     MetalKernel { name: "rope_neox", entry: "rope_neox", threadgroup_len: 256, buffers: &[("params", 0), ("angles", 1), ("x", 2), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/rope_neox.metal") },
     MetalKernel { name: "rope_normal", entry: "rope_normal", threadgroup_len: 256, buffers: &[("params", 0), ("angles", 1), ("x", 2), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/rope_normal.metal") },
     MetalKernel { name: "route_experts", entry: "route_experts", threadgroup_len: 64, buffers: &[("params", 0), ("x", 1), ("choice_bias", 2), ("experts", 3), ("expert_weights", 4), ("pass_counts", 16)], threadgroup_bytes: &[64, 16, 4096, 4096, 256], source: include_str!("../../metal/route_experts.metal") },
+    MetalKernel { name: "short_conv", entry: "short_conv", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("inputs", 2), ("taps", 3), ("y", 4), ("pass_counts", 16), ("rows", 17), ("tables", 18)], threadgroup_bytes: &[], source: include_str!("../../metal/short_conv.metal") },
     MetalKernel { name: "silu", entry: "silu", threadgroup_len: 256, buffers: &[("params", 0), ("a", 1), ("b", 2), ("y", 3), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/silu.metal") },
     MetalKernel { name: "silu_gated", entry: "silu_gated", threadgroup_len: 256, buffers: &[("params", 0), ("a", 1), ("b", 2), ("y", 3), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/silu_gated.metal") },
     MetalKernel { name: "softmax", entry: "softmax", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("y", 2), ("pass_counts", 16)], threadgroup_bytes: &[256], source: include_str!("../../metal/softmax.metal") },

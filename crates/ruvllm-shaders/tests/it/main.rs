@@ -10,4 +10,5 @@ mod norms;
 mod random;
 mod reference;
 mod rows;
+mod short_conv;
 mod texts;

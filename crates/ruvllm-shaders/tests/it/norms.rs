@@ -16,11 +16,12 @@ fn normalized(x: &[f32], is_centred: bool, eps: f32) -> Vec<f64> {
     x.iter().map(|x| (f64::from(*x) - mean) / (squares / n + f64::from(eps)).sqrt()).collect()
 }
 
-fn check_norm(is_centred: bool, reduction: Reduction, n: usize, flags: u32) {
-    let (n_rows, n_groups) = (3, 2);
+fn check_norm(is_centred: bool, reduction: Reduction, n: usize, flags: u32, n_sets: usize) {
+    let (n_rows, n_groups) = (3, 4);
     let mut random = Random::new(n as u64);
     let x: Vec<f32> = random.floats(1 + n_rows * (n_groups * n + 3)).iter().map(|x| 3.0 * x + 0.5).collect();
-    let (weight, bias) = (random.floats(n), random.floats(n));
+    let n_weights = n * n_sets.max(1);
+    let (weight, bias) = (random.floats(n_weights), random.floats(n_weights));
     let params = NormParams {
         n: n as u32,
         x_offset: 1,
@@ -30,6 +31,7 @@ fn check_norm(is_centred: bool, reduction: Reduction, n: usize, flags: u32) {
         eps: 1e-5,
         count: 1,
         flags,
+        n_sets: n_sets as u32,
     };
     let y = vec![0.0f32; 2 + n_rows * (n_groups * n + 1)];
     let dispatch = Dispatch {
@@ -45,9 +47,10 @@ fn check_norm(is_centred: bool, reduction: Reduction, n: usize, flags: u32) {
             for group in 0..n_groups {
                 let x = &x[1 + row * (n_groups * n + 3) + group * n..][..n];
                 let y = &y[2 + row * (n_groups * n + 1) + group * n..][..n];
+                let set = group % n_sets.max(1) * n;
                 for (i, expected) in normalized(x, is_centred, 1e-5).into_iter().enumerate() {
-                    let w = if flags & flags::HAS_WEIGHT != 0 { f64::from(weight[i]) } else { 1.0 };
-                    let b = if flags & flags::HAS_BIAS != 0 { f64::from(bias[i]) } else { 0.0 };
+                    let w = if flags & flags::HAS_WEIGHT != 0 { f64::from(weight[set + i]) } else { 1.0 };
+                    let b = if flags & flags::HAS_BIAS != 0 { f64::from(bias[set + i]) } else { 0.0 };
                     // The mean of squares has n roundings, of which the root keeps half; the mean, within 3.5, n more,
                     // divided by a deviation of at least 1 where there is more than one value.
                     let size =
@@ -66,10 +69,13 @@ fn norms() {
     for reduction in REDUCTIONS {
         for n in [2, 31, 64, 257, 1000] {
             for flags in [0, flags::HAS_WEIGHT, flags::HAS_WEIGHT | flags::HAS_BIAS] {
-                check_norm(false, reduction, n, flags);
+                check_norm(false, reduction, n, flags, 0);
             }
-            check_norm(true, reduction, n, flags::HAS_WEIGHT | flags::HAS_BIAS);
-            check_norm(true, reduction, n, 0);
+            check_norm(true, reduction, n, flags::HAS_WEIGHT | flags::HAS_BIAS, 1);
+            check_norm(true, reduction, n, 0, 0);
+        }
+        for n_sets in [2, 4] {
+            check_norm(true, reduction, 64, flags::HAS_WEIGHT | flags::HAS_BIAS, n_sets);
         }
     }
 }

@@ -5,7 +5,7 @@ mod model;
 
 use clap::Args;
 use ruvllm_kernels::{Isa, matmul};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::tools::app::App;
 use crate::tools::args::{MAX_CTX, OutputArgs, count};
@@ -86,6 +86,7 @@ impl DetectArgs {
                 "isa": app.settings.isa.name(),
                 "isa_available": isas,
                 "matmul": matmul,
+                "gpus": gpus().map(|gpu| gpu.json).collect::<Vec<_>>(),
                 "model_folder": app.settings.models_dir(),
                 "hints": hints.iter().map(|(size, name)| json!({ "params_b": size, "quantization": name })).collect::<Vec<_>>(),
             }));
@@ -115,8 +116,40 @@ impl DetectArgs {
         let hint = hints.iter().map(|(size, name)| format!("{size}B {}", name.unwrap_or("does not fit")));
         let mut rows = rows.map(|(key, value)| vec![key.to_owned(), value]).to_vec();
         rows.push(vec!["best quantisation".to_owned(), hint.collect::<Vec<_>>().join(", ")]);
+        rows.extend(gpus().enumerate().map(|(i, gpu)| vec![format!("GPU {i}"), gpu.line]));
         print(&table(&rows, &[]))
     }
+}
+
+/// A GPU as people and as programs see it.
+struct Gpu {
+    line: String,
+    json: Value,
+}
+
+/// Returns the GPUs of this machine.
+#[cfg(feature = "gpu")]
+fn gpus() -> impl Iterator<Item = Gpu> {
+    ruvllm_wgpu::gpus().into_iter().map(|gpu| Gpu {
+        line: gpu.to_string(),
+        json: json!({
+            "name": gpu.name,
+            "api": gpu.api,
+            "driver": gpu.driver,
+            "class": format!("{:?}", gpu.class).to_lowercase(),
+            "subgroup_min": gpu.subgroup_len.0,
+            "subgroup_max": gpu.subgroup_len.1,
+            "f16": gpu.has_f16,
+            "binding_bytes_max": gpu.binding_bytes_max,
+            "buffer_bytes_max": gpu.buffer_bytes_max,
+        }),
+    })
+}
+
+/// Returns none: this program was built without a GPU backend.
+#[cfg(not(feature = "gpu"))]
+fn gpus() -> impl Iterator<Item = Gpu> {
+    std::iter::empty()
 }
 
 #[cfg(test)]

@@ -388,8 +388,9 @@ impl ServeArgs {
             engine.iter_mut().try_for_each(|engine| template::apply(engine, template.as_deref()))?;
             let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
             engine.iter().for_each(|engine| app.warn_context(engine.info()));
+            let gpu = app.settings.gpu.clone();
             let again = move || {
-                let mut engine = backend.load(&path, &load, &mut |_| {})?;
+                let mut engine = backend.load(&path, &load, gpu.as_deref(), &mut |_| {})?;
                 template::apply(&mut engine, template.as_deref()).map(|()| engine)
             };
             let source = ModelSource::new(name, Box::new(again));

@@ -58,8 +58,7 @@ pub(super) fn by_ids(metadata: &Metadata) -> Result<Option<&'static str>, Conver
     let tokenizer = Tokenizer::from_metadata(metadata).map_err(damaged)?;
     let ids = tokenizer.encode(PROBE, EncodeOptions { add_special: true, parse_special: true }).map_err(damaged)?;
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
-    let hash = Sha256::digest(format!("[{}]", ids.join(", ")));
-    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex::encode(Sha256::digest(format!("[{}]", ids.join(", "))));
     Ok(HASHES.iter().find(|(_, own)| *own == hash).map(|(name, _)| *name))
 }
 

@@ -1,5 +1,8 @@
 //! `ruvllm bench`: load time, prefill and decode rates beside the memory's read bandwidth.
 
+#[cfg(feature = "gpu")]
+mod profile;
+
 use clap::Args;
 use ruvllm_engine::{Engine, LoadOptions, LogitRows};
 use serde_json::json;
@@ -43,6 +46,10 @@ pub struct BenchArgs {
     /// How often each test runs
     #[arg(long, value_name = "R", default_value = "3", value_parser = count::<1, 1000>)]
     reps: usize,
+    /// Time each kernel of a pass instead: one token after each --depth, and --pp tokens up to 256; with --backend gpu
+    #[cfg(feature = "gpu")]
+    #[arg(long)]
+    profile: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -74,6 +81,11 @@ impl BenchArgs {
         let n_ctx = tests.iter().map(|test| test.n_ctx()).max().unwrap_or(1).max(64);
         let n_seq_max = self.batch.iter().copied().max().unwrap_or(1);
         let options = LoadOptions { n_seq_max, ..self.load.options(&app.settings, Some(n_ctx)) };
+        #[cfg(feature = "gpu")]
+        if self.profile {
+            let passes = profile::Passes { n_before: &self.depth, n_read: &self.pp };
+            return passes.run(app, backend, &path, &options, self.output.json);
+        }
         let mut engine = app.load_on(backend, &path, &options)?;
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no tokens; bench another one"));

@@ -1,0 +1,192 @@
+//! What a pass computes on the way: buffers that all layers share.
+
+use ruvllm_backend::BackendError;
+use ruvllm_gpu::{Gpu, GpuBuffer};
+use ruvllm_model::{FfnSpec, MixerSpec, ModelSpec};
+
+use crate::error::failed;
+
+/// The most rows of a pass of a decoder.
+const ROWS_MAX: usize = 256;
+
+/// The most bytes of logits that a pass gives; more come in several.
+const LOGIT_BYTES_MAX: usize = 32 << 20;
+
+/// Rows of a pass whose keys may be split over workgroups.
+pub(crate) const SPLIT_ROWS_MAX: usize = 4;
+
+/// Rows and outputs that the buffers have room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowLimits {
+    /// Rows of a pass.
+    pub n_rows: usize,
+    /// Rows of a pass that give logits.
+    pub n_outputs: usize,
+}
+
+/// Values that a row takes, by buffer: the most of any layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Widths {
+    q: usize,
+    k: usize,
+    v: usize,
+    attended: usize,
+    /// Inner row of a dense block.
+    inner: usize,
+    /// Inner rows of the experts of a row.
+    expert_inner: usize,
+    /// Experts of a row.
+    n_used: usize,
+    n_experts: usize,
+}
+
+/// Buffers of a pass.
+pub(crate) struct Scratch {
+    /// The residual stream, and the place that it moves to behind a norm of all of it.
+    pub stream: [GpuBuffer; 2],
+    /// Inputs of the two branches of a layer.
+    pub normed: [GpuBuffer; 2],
+    /// A branch before it joins the stream, and its norm.
+    pub branch: [GpuBuffer; 2],
+    pub q: [GpuBuffer; 2],
+    pub k: [GpuBuffer; 2],
+    pub v: GpuBuffer,
+    pub splits: GpuBuffer,
+    pub attended: GpuBuffer,
+    pub gate: GpuBuffer,
+    pub up: GpuBuffer,
+    pub inner: GpuBuffer,
+    pub router: GpuBuffer,
+    pub experts: GpuBuffer,
+    pub expert_weights: GpuBuffer,
+    pub expert_gate: GpuBuffer,
+    pub expert_up: GpuBuffer,
+    pub expert_inner: GpuBuffer,
+    pub expert_out: GpuBuffer,
+    /// A shared expert's output, and the logit of its gate.
+    pub shared: GpuBuffer,
+    pub shared_gate: GpuBuffer,
+    /// Learned positions of the rows.
+    pub positions: GpuBuffer,
+    /// Cosines and sines of the rows, by rope.
+    pub angles: Vec<GpuBuffer>,
+    /// Rows that logits or states are wanted of, before and behind the final norm.
+    pub outputs: GpuBuffer,
+    pub hidden: GpuBuffer,
+    pub logits: GpuBuffer,
+    pub ids: GpuBuffer,
+    pub values: GpuBuffer,
+    pub none: GpuBuffer,
+}
+
+impl Widths {
+    fn of(spec: &ModelSpec) -> Widths {
+        let mut most = Widths::default();
+        let raise = |most: &mut usize, n: usize| *most = (*most).max(n);
+        for layer in &spec.layers {
+            match &layer.mixer {
+                MixerSpec::Attention(attention) => {
+                    raise(&mut most.q, attention.q.n_out());
+                    raise(&mut most.k, attention.k.n_out());
+                    raise(&mut most.v, attention.v.n_out());
+                    raise(&mut most.attended, attention.o.n_in());
+                }
+                // Its rows lie where queries do.
+                MixerSpec::ShortConv(conv) => {
+                    raise(&mut most.q, conv.in_proj.n_out());
+                    raise(&mut most.attended, conv.out_proj.n_in());
+                }
+                _ => {}
+            }
+            match &layer.ffn {
+                Some(FfnSpec::Mlp(mlp)) => raise(&mut most.inner, mlp.up.n_out()),
+                Some(FfnSpec::Moe(moe)) => {
+                    raise(&mut most.expert_inner, moe.n_used * moe.up[0].n_out());
+                    raise(&mut most.n_used, moe.n_used);
+                    raise(&mut most.n_experts, moe.up.len());
+                    moe.shared.iter().for_each(|shared| raise(&mut most.inner, shared.mlp.up.n_out()));
+                }
+                None => {}
+            }
+        }
+        most
+    }
+
+    fn widest(&self, n_embd: usize) -> usize {
+        let Widths { q, k, v, attended, inner, expert_inner, n_used, n_experts } = *self;
+        [q, k, v, attended, inner, expert_inner, n_used * n_embd, n_experts, n_embd].into_iter().max().unwrap_or(1)
+    }
+}
+
+impl RowLimits {
+    /// Returns how many rows passes of a model may have on a device; an encoder's text is one pass.
+    ///
+    /// # Errors
+    /// Not even one row fits into a binding, or not a whole text.
+    pub(crate) fn of(spec: &ModelSpec, gpu: &Gpu, n_ctx: usize) -> Result<RowLimits, BackendError> {
+        let words_max = usize::try_from(gpu.info().binding_bytes_max / 4).unwrap_or(usize::MAX);
+        let widest = Widths::of(spec).widest(spec.n_embd);
+        let wanted = if spec.is_encoder { n_ctx } else { ROWS_MAX.min(n_ctx.max(1)) };
+        let n_rows = wanted.min(words_max / widest.max(1));
+        if n_rows == 0 || spec.is_encoder && n_rows < n_ctx {
+            let line = format!(
+                "backend gpu: {} grants bindings of {} bytes, and a row of this model takes {}; use native",
+                gpu.info().name,
+                gpu.info().binding_bytes_max,
+                4 * widest
+            );
+            return Err(BackendError::unsupported(line));
+        }
+        let n_logits_max = (LOGIT_BYTES_MAX / 4).min(words_max) / spec.n_vocab.max(1);
+        Ok(RowLimits { n_rows, n_outputs: n_logits_max.clamp(1, n_rows) })
+    }
+}
+
+impl Scratch {
+    /// Makes the buffers; `split_words` has what the splits of attention take for a row.
+    pub(crate) fn new(
+        gpu: &Gpu,
+        spec: &ModelSpec,
+        limits: RowLimits,
+        split_words: usize,
+    ) -> Result<Scratch, BackendError> {
+        let (widths, n_embd) = (Widths::of(spec), spec.n_embd);
+        let buffer = |name: &str, n_words: usize| gpu.buffer(name, n_words).map_err(failed);
+        let rows = |name: &str, width: usize| buffer(name, limits.n_rows * width);
+        let two = |name: &str, width: usize| Ok::<_, BackendError>([rows(name, width)?, rows(name, width)?]);
+        let has_head = spec.output.head.is_some();
+        let has_positions = spec.input.positions.is_some() || spec.input.types.is_some();
+        let has_experts = widths.n_experts > 0;
+        let of_experts = |width: usize| if has_experts { width } else { 0 };
+        Ok(Scratch {
+            stream: two("residual stream", n_embd)?,
+            normed: two("inputs of branches", n_embd)?,
+            branch: two("branch", n_embd)?,
+            q: two("queries", widths.q)?,
+            k: two("keys", widths.k)?,
+            v: rows("values", widths.v)?,
+            splits: buffer("splits of attention", SPLIT_ROWS_MAX * split_words)?,
+            attended: rows("mixed values", widths.attended)?,
+            gate: rows("gates", widths.inner)?,
+            up: rows("inner rows", widths.inner)?,
+            inner: rows("activated rows", widths.inner)?,
+            router: rows("logits of experts", widths.n_experts)?,
+            experts: rows("chosen experts", widths.n_used)?,
+            expert_weights: rows("weights of experts", widths.n_used)?,
+            expert_gate: rows("gates of experts", widths.expert_inner)?,
+            expert_up: rows("inner rows of experts", widths.expert_inner)?,
+            expert_inner: rows("activated rows of experts", widths.expert_inner)?,
+            expert_out: rows("outputs of experts", widths.n_used * n_embd)?,
+            shared: rows("output of the shared expert", of_experts(n_embd))?,
+            shared_gate: rows("gate of the shared expert", of_experts(1))?,
+            positions: rows("positions", if has_positions { n_embd } else { 0 })?,
+            angles: spec.ropes.iter().map(|rope| rows("angles", rope.n_rot)).collect::<Result<_, _>>()?,
+            outputs: rows("wanted rows", n_embd)?,
+            hidden: rows("final hidden states", n_embd)?,
+            logits: buffer("logits", if has_head { limits.n_outputs * spec.n_vocab } else { 0 })?,
+            ids: buffer("most likely tokens", limits.n_outputs)?,
+            values: buffer("largest logits", limits.n_outputs)?,
+            none: buffer("nothing", 4)?,
+        })
+    }
+}
