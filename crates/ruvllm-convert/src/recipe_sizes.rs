@@ -1,5 +1,7 @@
 //! The sizes that a model's tensors would have in another recipe, told from its header alone.
 
+use std::collections::BTreeMap;
+
 use ruvllm_gguf::GgufFile;
 
 use crate::error::ConvertError;
@@ -13,5 +15,6 @@ use crate::recipe::Recipe;
 /// The file is no model, or cannot have the recipe.
 pub fn quantized_sizes(file: &GgufFile, recipe: Recipe) -> Result<Vec<(String, u64)>, ConvertError> {
     let options = QuantizeOptions { requantize: true, ..QuantizeOptions::new(recipe) };
-    Ok(plan(file, &options)?.iter().map(|tensor| (tensor.info.name.clone(), tensor.n_bytes() as u64)).collect())
+    let planned = plan(file, &options, &BTreeMap::new())?;
+    Ok(planned.iter().map(|tensor| (tensor.info.name.clone(), tensor.n_bytes() as u64)).collect())
 }

@@ -8,7 +8,7 @@ use crate::shell::{self, cargo};
 
 /// The most packages that a crate may bring, itself included, with its default features or as flags behind its name say
 /// (`cargo tree -e normal`). A new dependency raises the number in the same commit, which says why.
-const CEILINGS: [(&str, usize); 24] = [
+const CEILINGS: [(&str, usize); 25] = [
     ("ruvllm-ggml", 6),
     ("ruvllm-shaders", 1),
     ("ruvllm-gpu", 60),
