@@ -100,7 +100,7 @@ impl CompareArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let text = read_text(&self.file)?;
         let paths: Vec<PathBuf> =
-            self.models.iter().map(|model| app.store().locate(model, false)).collect::<Result<_>>()?;
+            self.models.iter().map(|model| Ok(app.store().locate(model, false)?)).collect::<Result<_>>()?;
         if let Some(svg) = &self.svg {
             let inputs: Vec<&Path> = paths.iter().map(PathBuf::as_path).chain([&*self.file]).collect();
             check::writable(svg, &inputs)?;
