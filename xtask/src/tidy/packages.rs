@@ -31,7 +31,7 @@ const CEILINGS: [(&str, usize); 24] = [
     ("ruvllm-engine --no-default-features", 60),
     ("ruvllm-sona", 101),
     ("ruvllm-learning", 147),
-    ("ruvllm-hub", 140),
+    ("ruvllm-hub", 75),
     ("ruvllm-api", 160),
 ];
 
