@@ -32,7 +32,7 @@ const CEILINGS: [(&str, usize); 25] = [
     ("ruvllm-engine --no-default-features", 60),
     ("ruvllm-sona", 101),
     ("ruvllm-learning", 147),
-    ("ruvllm-hub", 140),
+    ("ruvllm-hub", 75),
     ("ruvllm-api", 160),
 ];
 

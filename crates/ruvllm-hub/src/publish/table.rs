@@ -64,7 +64,7 @@ fn cell(value: &Value) -> String {
 /// Returns a number with four digits behind the point, or in powers of ten where that would show nothing.
 fn figure(value: f64) -> String {
     match value.abs() {
-        size if size >= 0.001 && size < 1e9 => {
+        size if (0.001..1e9).contains(&size) => {
             let text = format!("{value:.4}");
             text.trim_end_matches('0').trim_end_matches('.').to_owned()
         }
