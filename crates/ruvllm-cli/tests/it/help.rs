@@ -41,6 +41,7 @@ fn help_of_every_command() {
         "show",
         "rm",
         "cache",
+        "convert",
         "quantize",
         "lora",
         "learn",
