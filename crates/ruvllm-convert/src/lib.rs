@@ -38,7 +38,10 @@ mod rows;
 mod space;
 
 pub use error::{ConvertError, ConvertErrorKind};
-pub use hf::{ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, convert, is_model_folder};
+pub use hf::{
+    ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, DESCRIPTION_FILES, convert, is_model_folder,
+    weight_files,
+};
 pub use imatrix::{ImportanceMatrix, TensorImportance};
 pub use options::{KeepRule, QuantizeOptions};
 pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};

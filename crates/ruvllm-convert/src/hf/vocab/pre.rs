@@ -60,7 +60,8 @@ pub(super) fn by_ids(metadata: &Metadata) -> Result<Option<&'static str>, Conver
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     let hash = Sha256::digest(format!("[{}]", ids.join(", ")));
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(HASHES.iter().find(|(_, own)| *own == hash).map(|(name, _)| *name))
+    // Of two names for the same ids the later one is used.
+    Ok(HASHES.iter().rev().find(|(_, own)| *own == hash).map(|(name, _)| *name))
 }
 
 /// A step of cutting.
