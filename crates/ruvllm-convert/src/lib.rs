@@ -45,7 +45,10 @@ pub use calibrate::{
     CalibrationModel, ImatrixProgress, ImatrixRun, ReplacedTensor, compute_imatrix, measure_sensitivities,
 };
 pub use error::{ConvertError, ConvertErrorKind};
-pub use hf::{ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, convert, is_model_folder};
+pub use hf::{
+    ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, DESCRIPTION_FILES, convert, is_model_folder,
+    weight_files,
+};
 pub use imatrix::{ImatrixCollector, ImportanceMatrix, ImportanceSums, TensorImportance};
 pub use options::{KeepRule, QuantizeOptions};
 pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};

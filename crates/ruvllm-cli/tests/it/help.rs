@@ -43,6 +43,7 @@ fn help_of_every_command() {
         "show",
         "rm",
         "cache",
+        "convert",
         "quantize",
         "lora",
         "learn",

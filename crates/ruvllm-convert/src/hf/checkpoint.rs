@@ -14,7 +14,9 @@ use super::stored::{Scale, Stored};
 use crate::error::{ConvertError, shown};
 
 /// The index of a checkpoint in several files.
-const INDEX: &str = "model.safetensors.index.json";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+/// The file of a checkpoint in one.
+const WEIGHTS: &str = "model.safetensors";
 /// The largest directory of a file.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
 /// The most files of a checkpoint.
@@ -38,10 +40,9 @@ impl Checkpoint {
     /// It has none in safetensors, a file is missing or damaged, or the index contradicts the files.
     pub(super) fn open(folder: &Folder) -> Result<Checkpoint, ConvertError> {
         let index_path = folder.path().join(INDEX);
-        let index = folder.json(INDEX)?.map(|index| weight_map(&index)).transpose();
-        let index = index.map_err(|error| error.at(&index_path))?;
+        let index = index(folder)?;
         let names = match &index {
-            Some(index) => index.values().cloned().collect::<BTreeSet<String>>().into_iter().collect(),
+            Some(index) => files_of(index),
             None => folder.names("", |name| name.starts_with("model") && name.ends_with(".safetensors"))?,
         };
         if names.is_empty() {
@@ -184,6 +185,30 @@ impl Checkpoint {
         }
         Ok(())
     }
+}
+
+/// Returns the names of the files with the weights of a folder: those that its index names, else the usual one.
+///
+/// # Errors
+/// The index is damaged, or names files that are not in the folder.
+pub(super) fn weight_files(folder: &Folder) -> Result<Vec<String>, ConvertError> {
+    let Some(index) = index(folder)? else { return Ok(vec![WEIGHTS.to_owned()]) };
+    let names = files_of(&index);
+    for name in &names {
+        folder.place(name).map_err(|error| error.at(&folder.path().join(INDEX)))?;
+    }
+    Ok(names)
+}
+
+/// Reads the index of a folder, if it has one: the file of each tensor.
+fn index(folder: &Folder) -> Result<Option<BTreeMap<String, String>>, ConvertError> {
+    let index = folder.json(INDEX)?.map(|index| weight_map(&index)).transpose();
+    index.map_err(|error| error.at(&folder.path().join(INDEX)))
+}
+
+/// Returns the files that an index names.
+fn files_of(index: &BTreeMap<String, String>) -> Vec<String> {
+    index.values().cloned().collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 fn quantized(how: &str) -> ConvertError {

@@ -37,10 +37,17 @@ impl Folder {
         &self.path
     }
 
-    /// Returns its name.
+    /// Returns its name. In the hub's cache that is the repository's, as the folder has the name of a commit.
     pub(super) fn name(&self) -> String {
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-        named(&self.path).or_else(|| named(&self.path.canonicalize().ok()?)).unwrap_or_else(|| "model".to_owned())
+        let snapshots = path.parent().filter(|parent| parent.ends_with("snapshots")).and_then(Path::parent);
+        let of_cache = snapshots.and_then(named).and_then(|name| {
+            let (_, name) = name.strip_prefix("models--")?.rsplit_once("--")?;
+            Some(name.to_owned())
+        });
+        let given = named(&self.path).or_else(|| named(&path));
+        of_cache.or(given).unwrap_or_else(|| "model".to_owned())
     }
 
     /// Returns whether there is a file of this name.
@@ -173,6 +180,16 @@ pub(super) fn io(what: &str, error: &std::io::Error) -> ConvertError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_the_hubs_cache_are_named_by_their_repository() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for (path, name) in [("models--Qwen--Qwen3-0.6B/snapshots/abc", "Qwen3-0.6B"), ("snapshots/abc", "abc")] {
+            let path = dir.path().join(path);
+            fs::create_dir_all(&path).expect("it is writable");
+            assert_eq!(Folder::open(&path).expect("a folder").name(), name);
+        }
+    }
 
     #[test]
     fn numbers_that_only_python_writes_are_read() {

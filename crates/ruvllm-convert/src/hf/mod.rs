@@ -171,6 +171,34 @@ pub fn convert(
     Ok(summary)
 }
 
+/// Files of a folder that [`convert`] reads where they are there, but for those with weights ([`weight_files`]): what a download needs.
+/// `config.json` must be there, and one of the tokenizers.
+pub const DESCRIPTION_FILES: [&str; 15] = [
+    "config.json",
+    checkpoint::INDEX,
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+    "README.md",
+];
+
+/// Returns the names of the files with the weights of a folder whose descriptions are there.
+///
+/// # Errors
+/// There is no such folder, or its index is damaged.
+pub fn weight_files(folder: &Path) -> Result<Vec<String>, ConvertError> {
+    checkpoint::weight_files(&Folder::open(folder)?)
+}
+
 /// Returns whether a folder is one that [`convert`] may read: it has a configuration and no GGUF file is meant.
 pub fn is_model_folder(path: &Path) -> bool {
     path.is_dir() && path.join("config.json").is_file()

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
+use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
 use ruvllm_ggml::GgmlType;
 use ruvllm_gguf::TensorData;
@@ -141,11 +142,13 @@ fn encode(ty: GgmlType, values: &[f32], out: &mut Vec<u8>) -> Result<(), Convert
     }
     match ty {
         GgmlType::F16 => {
-            out.extend(values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()));
-            if let Some(x) = values.iter().find(|&&x| !f16::from_f32(x).is_finite()) {
-                let line = format!("has the value {x}, too large for F16; convert to BF16 (--type BF16)");
+            let mut halves = vec![f16::ZERO; values.len()];
+            halves.convert_from_f32_slice(values);
+            if let Some(i) = halves.iter().position(|half| !half.is_finite()) {
+                let line = format!("has the value {}, too large for F16; convert to BF16 (--type BF16)", values[i]);
                 return Err(ConvertError::new(ConvertErrorKind::Value, line));
             }
+            out.extend(halves.iter().flat_map(|half| half.to_le_bytes()));
         }
         GgmlType::BF16 => out.extend(values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes())),
         _ => out.extend(values.iter().flat_map(|&x| x.to_le_bytes())),

@@ -1,5 +1,6 @@
 //! Folders that contradict themselves, or want more than is there: a line each, and bounded memory.
 
+use ruvllm_convert::weight_files;
 use serde_json::json;
 
 use crate::folder::{Folder, N_EMBD, Tensor};
@@ -67,8 +68,12 @@ fn indices_are_not_believed() {
         let names = folder.tensors.keys().map(|name| (name.clone(), json!(file)));
         json!({ "weight_map": names.collect::<serde_json::Map<_, _>>() })
     };
+    assert_eq!(weight_files(folder.path()).expect("the usual one"), ["model.safetensors"]);
     check(all("model-00002-of-00002.safetensors"), "model-00002-of-00002.safetensors: is missing, which");
     check(all("../model.safetensors"), "names the file '../model.safetensors', which is not in the folder");
+    assert!(
+        weight_files(folder.path()).expect_err("it leaves the folder").to_string().contains("../model.safetensors")
+    );
     check(all("/etc/passwd"), "names the file '/etc/passwd', which is not in the folder");
     check(all(""), "names the file '', which is not in the folder");
     check(all(&"x".repeat(300)), "which is not in the folder");

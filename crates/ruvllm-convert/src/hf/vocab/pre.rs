@@ -59,7 +59,8 @@ pub(super) fn by_ids(metadata: &Metadata) -> Result<Option<&'static str>, Conver
     let ids = tokenizer.encode(PROBE, EncodeOptions { add_special: true, parse_special: true }).map_err(damaged)?;
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     let hash = hex::encode(Sha256::digest(format!("[{}]", ids.join(", "))));
-    Ok(HASHES.iter().find(|(_, own)| *own == hash).map(|(name, _)| *name))
+    // Of two names for the same ids the later one is used.
+    Ok(HASHES.iter().rev().find(|(_, own)| *own == hash).map(|(name, _)| *name))
 }
 
 /// A step of cutting.
