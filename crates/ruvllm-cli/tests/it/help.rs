@@ -42,6 +42,8 @@ fn help_of_every_command() {
         "rm",
         "cache",
         "quantize",
+        "imatrix",
+        "compare",
         "lora",
         "learn",
         "eval",
