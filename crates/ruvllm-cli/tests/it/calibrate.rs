@@ -63,7 +63,8 @@ fn a_run_that_was_killed_goes_on_to_the_same_bits() {
     let path = model("llama-a", "f32");
     let args = ["--model", &path, "--sensitivity", "64", "--process-output", "--out"];
     let told = imatrix(&bench, &[&args[..], &["whole.gguf"]].concat());
-    assert!(told["chunks"].as_u64().is_some_and(|n| n > 10) && told["sensitivities"] == json!(16), "{told}");
+    // Rows of 176 values are no whole blocks of anything, and are exact in F16: nothing to measure.
+    assert!(told["chunks"].as_u64().is_some_and(|n| n > 10) && told["sensitivities"] == json!(14), "{told}");
     let whole = std::fs::read(bench.path("whole.gguf")).expect("a file");
     for wait_ms in [1, 20, 60, 90, 130, 170, 220, 300, 400, 600] {
         let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ruvllm"));
@@ -116,8 +117,8 @@ fn matrices_are_merged_and_wrong_ones_refused() {
     bench.file("no.gguf", "no matrix");
     assert!(error(&["--out", "d.gguf", "--merge", "no.gguf"], 1).contains("no.gguf"));
     bench.file("short.txt", "too short");
-    let line = error(&["--out", "d.gguf", "--file", "short.txt", "--model", &path], 2);
-    assert!(line.contains("no window of 512"), "{line}");
+    let line = error(&["--out", "d.gguf", "--file", "short.txt", "--ctx", "64", "--model", &path], 2);
+    assert!(line.contains("no window of 64"), "{line}");
 }
 
 #[test]
@@ -183,7 +184,7 @@ fn quantising_that_is_killed_leaves_no_half_model() {
     let model = ruvllm_testkit::real_model("smollm2:135m");
     let quantize = |out: &str| {
         let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ruvllm"));
-        command.arg("quantize").arg(&model).args([out, "--type", "Q4_K_M", "--requantize"]);
+        command.arg("quantize").arg(&model).args([out, "--type", "Q8_0", "--requantize"]);
         command.current_dir(bench.path("")).env("RUVLLM_HOME", bench.path("home"));
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         command

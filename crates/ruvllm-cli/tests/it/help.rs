@@ -45,6 +45,8 @@ fn help_of_every_command() {
         "cache",
         "convert",
         "quantize",
+        "imatrix",
+        "compare",
         "lora",
         "learn",
         "eval",

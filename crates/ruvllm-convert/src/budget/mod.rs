@@ -91,12 +91,13 @@ pub(crate) fn assign(
     }
     let errors = measure(file, &items, options.n_threads(), progress)?;
     let measured = |item: &Item<'_>| imatrix.and_then(|imatrix| imatrix.sensitivity(&item.info.name));
-    let scale = prior::scale(items.iter().filter_map(|item| Some((&*item.info.name, measured(item)?))));
+    let head = if file.tensor("output.weight").is_some() { "output.weight" } else { "token_embd.weight" };
     let choices: Vec<Vec<Choice>> = items
         .iter()
         .zip(&errors)
         .map(|(item, errors)| {
-            let sensitivity = measured(item).map_or_else(|| scale * prior::of(&item.info.name), f64::from);
+            let sensitivity =
+                measured(item).map_or_else(|| prior::of(&item.info.name, item.info.name == head), f64::from);
             let choice = |(&ty, error): (&GgmlType, &f64)| Choice {
                 n_bytes: tensor_bytes(item.info, ty) as u64,
                 loss: sensitivity * error,
