@@ -1,4 +1,4 @@
-//! `cargo xtask gpu-check`: one folder with programs, golden models and a script, which tests and measures the GPU backend on a
+//! `cargo xtask gpu-check`: one folder with (compressed) programs, golden models and a script, which tests and measures the GPU backend on a
 //! machine that has nothing but a GPU and its driver.
 
 use std::io::BufReader;
@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let to = folder.join(program.name);
         std::fs::copy(&built, &to).with_context(|| format!("cannot copy {}", built.display()))?;
         shell::run(Command::new("strip").arg(&to))?;
+        shell::run(Command::new("gzip").arg("-9").arg(&to))?;
     }
     copy_folder(&shell::root().join("crates/ruvllm-testkit/testdata/models"), &folder.join("testdata/models"))?;
     let script = folder.join("check.sh");
@@ -136,6 +137,9 @@ RUVLLM_TESTDATA=$PWD/testdata
 RUVLLM_HOME=$PWD/home
 export RUVLLM_TESTDATA RUVLLM_HOME
 mkdir -p report
+for program in ruvllm xtask kernels devices models; do
+    [ -x $program ] || { gunzip -c $program.gz > $program && chmod +x $program; } || exit 1
+done
 failed=0
 step() {
     name=$1
