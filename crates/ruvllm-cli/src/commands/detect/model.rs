@@ -201,7 +201,9 @@ impl Weighed {
         text += &format!(
             "\nTokens a second: {READ_SHARE} of the read bandwidth ({READ_SHARE_PAGE}), for one answer and a short context.\n"
         );
-        text += &format!("Perplexity: change measured on Qwen2.5-Coder 0.5B ({QUALITY_PAGE}); another model loses more or less.\n");
+        text += &format!(
+            "Perplexity: change measured on Qwen2.5-Coder 0.5B ({QUALITY_PAGE}); another model loses more or less.\n"
+        );
         print(&text)
     }
 }
