@@ -101,7 +101,7 @@ MULTIPLIERS = dict(embedding_multiplier=6.0, residual_multiplier=0.5, attention_
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
 FALCON = dict(
-    mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4, mamba_chunk_size=8, mamba_rms_norm=True,
+    mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4, mamba_chunk_size=8, mamba_rms_norm=True, mamba_norm_before_gate=False,
     attention_in_multiplier=0.9, attention_out_multiplier=1.1, ssm_in_multiplier=1.2, ssm_out_multiplier=0.8, head_dim=8,
     mlp_multipliers=[0.9, 1.2], key_multiplier=0.8, ssm_multipliers=[0.8, 0.9, 1.1, 1.2, 1.0], lm_head_multiplier=0.9, embedding_multiplier=2.0,
 )

@@ -3,7 +3,8 @@
 //! No Mac has run it: its types are checked for `aarch64-apple-darwin`, and the `.metal` texts were never compiled by
 //! Apple's compiler here.
 //!
-//! ```no_run
+#![cfg_attr(target_os = "macos", doc = "```no_run")]
+#![cfg_attr(not(target_os = "macos"), doc = "```text")]
 //! use ruvllm_metal::{MetalDevice, MetalStep};
 //! use ruvllm_shaders::MetalKernel;
 //!

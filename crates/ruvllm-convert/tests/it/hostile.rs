@@ -131,6 +131,11 @@ fn configurations_are_held_against_the_tensors() {
         "models of class 'T5ForConditionalGeneration' are not converted; those of bert,",
     );
     check("architectures", json!(["GPT2LMHeadModel"]), "config.json: 'n_embd' is missing");
+    check(
+        "architectures",
+        json!(["FalconH1ForCausalLM"]),
+        "mamba_norm_before_gate is true; GGUF files have the norm behind",
+    );
     check("architectures", json!(["BertModel"]), "a tokenizer of type 'BPE' is not converted");
     check("architectures", json!(null), "names no architecture");
     check("num_hidden_layers", json!(1u64 << 60), "which cannot be");

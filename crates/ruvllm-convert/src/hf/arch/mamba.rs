@@ -92,6 +92,7 @@ pub(super) const ALL: &[Architecture] = &[
             ("mamba_d_state", Count(256)),
             ("mamba_n_groups", Count(1)),
             ("mamba_rms_norm", Flag(true)),
+            ("mamba_norm_before_gate", Flag(true)),
             ("rope_theta", Float(100_000.0)),
             ("embedding_multiplier", Float(1.0)),
             ("lm_head_multiplier", Float(1.0)),
@@ -171,6 +172,11 @@ fn groups(config: &Config, keys: &mut Keys<'_>, head: &[&str]) -> Result<(), Con
 }
 
 fn falcon_h1(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    if config.is("mamba_rms_norm") && config.is("mamba_norm_before_gate") {
+        let line = "config.json: mamba_norm_before_gate is true; GGUF files have the norm behind the gate, so such a model would \
+                    answer wrongly";
+        return Err(ConvertError::unsupported(line));
+    }
     state_space(config, keys, 128)?;
     groups(config, keys, &["mamba_d_head"])?;
     keys.apply(FALCON_H1_KEYS, config)
