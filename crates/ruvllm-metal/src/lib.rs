@@ -1,4 +1,4 @@
-//! The kernels of [`ruvllm_shaders`] on Metal itself: a device, buffers, and passes as one command buffer. It links no wgpu.
+//! The kernels of `ruvllm-shaders` on Metal itself: a device, buffers, and passes as one command buffer. It links no wgpu.
 //!
 //! No Mac has run it: its types are checked for `aarch64-apple-darwin`, and the `.metal` texts were never compiled by
 //! Apple's compiler here.
