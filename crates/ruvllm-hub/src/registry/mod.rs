@@ -131,7 +131,11 @@ impl Registry {
         if self.entry(name).is_some() {
             return Err(HubError::usage(format_args!("'{name}' is a model of the registry; choose another name")));
         }
-        self.resolve(target)?;
+        if let Resolved::Path(path) = self.resolve(target)?
+            && !path.exists()
+        {
+            return Err(HubError::usage(format_args!("there is no file {}; name one that is there", path.display())));
+        }
         let leads = std::iter::successors(Some(target), |at| self.aliases.get(*at).map(String::as_str));
         if leads.take(ALIAS_DEPTH_MAX).any(|at| at == name) {
             return Err(HubError::usage(format_args!("the alias '{name}' would lead to itself")));

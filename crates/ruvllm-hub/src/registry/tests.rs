@@ -149,9 +149,14 @@ fn aliases_are_set_and_removed_and_comments_stay() {
     load().set_alias(&path, "small", "gemma3").expect("an alias");
     let text = fs::read_to_string(&path).expect("the file");
     assert_eq!(text, "# mine\n[alias]\nsmall = \"gemma3\"\nown = \"hf:o/r/x.gguf\"\n");
-    for (name, target) in
-        [("smollm2", "gemma3"), ("a/b", "gemma3"), ("hf:x", "gemma3"), ("x", "llama9"), ("own", "own")]
-    {
+    for (name, target) in [
+        ("smollm2", "gemma3"),
+        ("a/b", "gemma3"),
+        ("hf:x", "gemma3"),
+        ("x", "llama9"),
+        ("x", "/nowhere/x.gguf"),
+        ("own", "own"),
+    ] {
         let error = load().set_alias(&path, name, target).expect_err(name);
         assert_eq!(error.kind(), HubErrorKind::Usage, "{name} {target}: {error}");
     }

@@ -22,6 +22,7 @@ fn an_alias_is_a_name_like_any_other() {
         (&["alias", "smollm2", "gemma3"][..], "'smollm2' is a model of the registry"),
         (&["alias", "a/b", "gemma3"], "'a/b' cannot be an alias"),
         (&["alias", "x", "llama9"], "unknown model 'llama9'"),
+        (&["alias", "x", "/nowhere/m.gguf"], "there is no file /nowhere/m.gguf; name one that is there"),
         (&["alias", "--remove", "x"], "there is no alias 'x'"),
         (&["alias"], "say a name and what it stands for"),
         (&["alias", "x"], "<TARGET>"),
