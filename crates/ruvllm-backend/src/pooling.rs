@@ -64,7 +64,7 @@ impl PairHead {
     /// Takes the head's weights; `values` reads them.
     ///
     /// # Errors
-    /// Those of `values`.
+    /// Errors of `values`.
     pub fn read<E>(spec: &RankerSpec, values: impl Fn(&TensorRows) -> Result<Vec<f32>, E>) -> Result<PairHead, E> {
         let dense = spec.dense.as_ref().map(|(matrix, bias)| Ok::<_, E>((values(matrix)?, values(bias)?)));
         let bias = spec.bias.as_ref().map(&values).transpose()?.and_then(|bias| bias.first().copied());

@@ -101,7 +101,7 @@ impl RopeSpec {
     /// Makes the frequencies; `values` reads [`RopeSpec::factors`].
     ///
     /// # Errors
-    /// Those of `values`; a factor is not positive.
+    /// Errors of `values`; a factor is not positive.
     pub fn rope<E: From<ModelError>>(
         &self,
         values: impl FnOnce(&TensorRows) -> Result<Vec<f32>, E>,

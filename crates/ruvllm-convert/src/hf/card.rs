@@ -12,9 +12,9 @@ use crate::error::ConvertError;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ParameterCounts {
     pub(super) total: u64,
-    /// All but those of experts.
+    /// Parameters outside the experts.
     pub(super) shared: u64,
-    /// Those of one expert in each stack.
+    /// Parameters of one expert in each stack.
     pub(super) expert: u64,
     /// Experts in a stack.
     pub(super) n_experts: u64,

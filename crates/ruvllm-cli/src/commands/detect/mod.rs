@@ -57,7 +57,7 @@ impl DetectArgs {
     /// Prints the facts.
     ///
     /// # Errors
-    /// Those of standard output, and of a model that cannot be read.
+    /// A failure if standard output cannot be written, or the model cannot be read.
     pub fn run(&self, app: &App) -> Result<()> {
         if let Some(model) = &self.model {
             return model::run(app, model, self.n_ctx, self.output.json);

@@ -48,41 +48,38 @@ const ASSUMED: &[(&str, Assumed)] = &[
     ("head_dim", Ratio("hidden_size", "num_attention_heads")),
 ];
 
+/// Parts that the models of this file share.
+const LIKE_LLAMA: Architecture = Architecture {
+    tensors: TENSORS,
+    keys: &[COMMON, VOCAB_SIZE],
+    computed,
+    made: llama3_factors,
+    vocab: VocabKind::Llama,
+    ..PLAIN
+};
+
 pub(super) const ALL: &[Architecture] = &[
     Architecture {
         classes: &["LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"],
         name: "llama",
-        tensors: TENSORS,
         prefixes: &["text_model."],
-        keys: &[COMMON, VOCAB_SIZE],
-        computed,
-        made: llama3_factors,
         assumed: ASSUMED,
-        vocab: VocabKind::Llama,
+        ..LIKE_LLAMA
     },
     Architecture {
         classes: &["MistralForCausalLM"],
         name: "llama",
-        tensors: TENSORS,
-        keys: &[COMMON, VOCAB_SIZE],
-        computed,
-        made: llama3_factors,
         assumed: &[
             ("max_position_embeddings", Count(131_072)),
             ("rms_norm_eps", Float(1e-6)),
             ("rope_theta", Float(10000.0)),
             ("num_key_value_heads", Count(8)),
         ],
-        vocab: VocabKind::Llama,
-        ..PLAIN
+        ..LIKE_LLAMA
     },
     Architecture {
         classes: &["MixtralForCausalLM"],
         name: "llama",
-        tensors: TENSORS,
-        keys: &[COMMON, VOCAB_SIZE],
-        computed,
-        made: llama3_factors,
         assumed: &[
             ("max_position_embeddings", Count(131_072)),
             ("rms_norm_eps", Float(1e-5)),
@@ -91,46 +88,32 @@ pub(super) const ALL: &[Architecture] = &[
             ("num_local_experts", Count(8)),
             ("num_experts_per_tok", Count(2)),
         ],
-        vocab: VocabKind::Llama,
-        ..PLAIN
+        ..LIKE_LLAMA
     },
     Architecture {
         classes: &["SmolLM3ForCausalLM"],
         name: "smollm3",
-        tensors: TENSORS,
-        keys: &[COMMON, VOCAB_SIZE],
-        computed,
-        made: llama3_factors,
         assumed: &[
             ("max_position_embeddings", Count(32768)),
             ("rms_norm_eps", Float(1e-6)),
             ("rope_theta", Float(2_000_000.0)),
             ("num_key_value_heads", Count(4)),
         ],
-        vocab: VocabKind::Llama,
-        ..PLAIN
+        ..LIKE_LLAMA
     },
     Architecture {
         classes: &["GraniteForCausalLM"],
         name: "granite",
-        tensors: TENSORS,
         keys: &[COMMON, VOCAB_SIZE, GRANITE],
-        computed,
-        made: llama3_factors,
         assumed: GRANITE_ASSUMED,
-        vocab: VocabKind::Llama,
-        ..PLAIN
+        ..LIKE_LLAMA
     },
     Architecture {
         classes: &["GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"],
         name: "granitemoe",
-        tensors: TENSORS,
         keys: &[COMMON, VOCAB_SIZE, GRANITE],
-        computed,
-        made: llama3_factors,
         assumed: GRANITE_ASSUMED,
-        vocab: VocabKind::Llama,
-        ..PLAIN
+        ..LIKE_LLAMA
     },
 ];
 

@@ -32,7 +32,7 @@ pub(super) struct Architecture {
     pub(super) name: &'static str,
     /// Parts that names of tensors may begin with, and which say nothing.
     pub(super) prefixes: &'static [&'static str],
-    /// What becomes of tensors; of several rules for a name the first holds.
+    /// Rules for tensors; of several for a name the first holds.
     pub(super) tensors: &'static [&'static [TensorRule]],
     /// Settings that are keys.
     pub(super) keys: &'static [&'static [KeyRule]],
@@ -40,9 +40,9 @@ pub(super) struct Architecture {
     pub(super) computed: fn(&Config, &mut Keys<'_>) -> Result<(), ConvertError>,
     /// Tensors that no checkpoint has.
     pub(super) made: fn(&Config, &mut Keys<'_>) -> Result<Vec<MadeTensor>, ConvertError>,
-    /// What frameworks assume of settings that are absent.
+    /// Values that frameworks assume of settings that are absent.
     pub(super) assumed: &'static [(&'static str, Assumed)],
-    /// How the tokenizer is read.
+    /// Kind of the tokenizer.
     pub(super) vocab: VocabKind,
 }
 

@@ -1,11 +1,9 @@
 //! Qwen 2 and 3, dense and with experts.
 
-use super::keys::{KeyRule, Keys, keys};
+use super::keys::{KeyRule, keys};
 use super::shared::{ATTENTION, COMMON, EDGES, EXPERTS, GATED_MLP, HEAD_NORMS, PRE_NORMS, common};
 use super::{Architecture, PLAIN, TensorRule, VocabKind, tensors};
-use crate::error::ConvertError;
-use crate::hf::config::Assumed::{Count, Float};
-use crate::hf::config::{Assumed, Config};
+use crate::hf::config::Assumed::{self, Count, Float};
 
 /// Expert that every token visits.
 const SHARED_EXPERT: &[TensorRule] = tensors! {
@@ -52,7 +50,7 @@ pub(super) const ALL: &[Architecture] = &[
         name: "qwen2",
         tensors: TENSORS,
         keys: &[COMMON],
-        computed: computed_with_pooling,
+        computed: common,
         assumed: QWEN2,
         vocab: VocabKind::SpmOrBpe,
         ..PLAIN
@@ -80,7 +78,7 @@ pub(super) const ALL: &[Architecture] = &[
         name: "qwen3",
         tensors: TENSORS,
         keys: &[COMMON],
-        computed: computed_with_pooling,
+        computed: common,
         assumed: &[
             ("max_position_embeddings", Count(32768)),
             ("num_key_value_heads", Count(32)),
@@ -109,8 +107,3 @@ pub(super) const ALL: &[Architecture] = &[
         ..PLAIN
     },
 ];
-
-/// Embeddings are pooled as the folder says, which is read with the tokenizer.
-fn computed_with_pooling(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
-    common(config, keys)
-}
