@@ -50,7 +50,7 @@ pub use hf::{
     weight_files,
 };
 pub use imatrix::{ImatrixCollector, ImportanceMatrix, ImportanceSums, TensorImportance};
-pub use options::{KeepRule, QuantizeOptions};
+pub use options::{KeepRule, QuantizeOptions, RowQuantizer};
 pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};
 pub use recipe::Recipe;
 pub use recipe_sizes::quantized_sizes;

@@ -11,7 +11,7 @@ use ruvllm_gguf::{GgufFile, GgufWriter, Metadata, TensorData, TensorInfo};
 
 use crate::budget::{Assignment, assign};
 use crate::error::{ConvertError, ConvertErrorKind};
-use crate::options::QuantizeOptions;
+use crate::options::{QuantizeOptions, RowQuantizer};
 use crate::plan::{PlannedTensor, plan};
 use crate::recipe::Recipe;
 use crate::rows::Rows;
@@ -121,6 +121,7 @@ pub fn quantize(
     let run = Run {
         file: &file,
         n_threads: options.n_threads(),
+        row_quantizer: options.row_quantizer.as_deref(),
         state: RefCell::new(State { progress, done_bytes: 0, error: None }),
     };
     let mut writer = GgufWriter::new();
@@ -204,6 +205,7 @@ fn cut(text: &str) -> &str {
 struct Run<'a> {
     file: &'a GgufFile,
     n_threads: usize,
+    row_quantizer: Option<&'a dyn RowQuantizer>,
     state: RefCell<State<'a>>,
 }
 
@@ -259,7 +261,7 @@ impl<'a> Run<'a> {
 
     /// Bytes of a tensor's quantised rows.
     fn stream<'r>(&'r self, tensor: &'r PlannedTensor<'a>) -> impl Read + 'r {
-        let rows = Rows::new(tensor, self.file.data(tensor.info));
+        let rows = Rows::new(tensor, self.file.data(tensor.info)).quantized_by(self.row_quantizer);
         let n_at_once = (SLAB_VALUES / rows.n_columns()).max(1);
         let (mut next, mut slab, mut at) = (0, Vec::new(), 0);
         FromFn(move |out: &mut [u8]| {

@@ -10,6 +10,7 @@ use ruvllm_kernels::Isa;
 use ruvllm_kernels::dequant::{self, DequantKernels};
 
 use crate::error::{ConvertError, ConvertErrorKind};
+use crate::options::RowQuantizer;
 use crate::plan::PlannedTensor;
 
 /// Values that a thread takes at once.
@@ -38,6 +39,7 @@ pub(crate) struct Rows<'a> {
     n_rows_per_expert: usize,
     weights: Option<&'a [f32]>,
     dequant: &'static DequantKernels,
+    other: Option<&'a dyn RowQuantizer>,
 }
 
 impl<'a> Rows<'a> {
@@ -53,7 +55,13 @@ impl<'a> Rows<'a> {
             n_rows_per_expert: shape[1],
             weights: tensor.weights,
             dequant: dequant::pick(Isa::best()),
+            other: None,
         }
+    }
+
+    /// Lets somebody else quantise rows without importance.
+    pub(crate) fn quantized_by(self, other: Option<&'a dyn RowQuantizer>) -> Rows<'a> {
+        Rows { other, ..self }
     }
 
     pub(crate) fn n_rows(&self) -> usize {
@@ -134,7 +142,12 @@ impl<'a> Rows<'a> {
             let line = format!("row {row} has a value that is not finite; the model is damaged");
             return Err(ConvertError::new(ConvertErrorKind::Value, line));
         }
-        quantize_row(self.to, values, self.weights_of(row), out);
+        let weights = self.weights_of(row);
+        let by_other = self.other.filter(|_| weights.is_none()).map(|other| other.quantize(self.to, values, out));
+        let by_other = by_other.transpose().map_err(|line| ConvertError::new(ConvertErrorKind::Value, line))?;
+        if by_other != Some(true) {
+            quantize_row(self.to, values, weights, out);
+        }
         match is_finite(self.to, out) {
             true => Ok(()),
             false => {
