@@ -1,7 +1,9 @@
 //! The functions under the names of the packs' interface, version 1 (`docs/src/packs.md`).
 //!
 //! A host asks `reserve` for room in the module's memory, writes the inputs there, calls a kernel with addresses, and reads the result.
-//! Kernels return 0, or -1 for what they do not compute. There is one thread.
+//! Kernels return 0, or -1 for what they do not compute. There is one thread. Products of matrices of floats are summed in the scalar kernels' order, so
+//! that every bit is native's; integers and single values have the same bits on every instruction set. Attention has an `exp`, whose last
+//! bit is the platform's.
 
 use std::cell::RefCell;
 use std::slice;
@@ -85,7 +87,8 @@ extern "C" fn load(ty: u32, n_out: u32, n_in: u32, weights: u32) -> i32 {
     let shape = MatrixShape { n_out: n_out as usize, n_in: n_in as usize };
     // SAFETY: as in `embed`.
     let bytes = unsafe { values(weights, shape.n_out * row_bytes) };
-    let weights = Weights::new(Isa::best(), ty, shape, bytes);
+    let isa = if ty.block_len() == 1 { Isa::Scalar } else { Isa::best() };
+    let weights = Weights::new(isa, ty, shape, bytes);
     MATRICES.with_borrow_mut(|matrices| {
         let free = matrices.iter().position(Option::is_none).unwrap_or(matrices.len());
         match matrices.get_mut(free) {

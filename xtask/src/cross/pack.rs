@@ -34,7 +34,10 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(module)
 }
 
-/// Builds the module and lets `ruvllm packs` judge it: every bit must be native's.
+/// Largest difference of attention, in units of the results' root mean square: its `exp` is the platform's.
+const ATTENTION_DIFFERENCE_MAX: f64 = 1e-6;
+
+/// Builds the module and lets `ruvllm packs` judge it: every bit must be native's, but for attention.
 ///
 /// # Errors
 /// As [`build`], or the pack is refused, or differs from native.
@@ -54,11 +57,17 @@ pub(super) fn run() -> Result<()> {
     packs(&["trust", key["key"].as_str().context("no key")?, "--name", "this machine"])?;
     let added = packs(&["add", &pack])?;
     let kernels = added["kernels"].as_array().context("no kernels")?;
-    let other: Vec<&Value> = kernels.iter().filter(|kernel| kernel["equal"] != true).collect();
+    let is_near =
+        |kernel: &Value| kernel["difference"].as_f64().is_some_and(|difference| difference <= ATTENTION_DIFFERENCE_MAX);
+    let is_right = |kernel: &Value| kernel["equal"] == true || kernel["kernel"] == "attention" && is_near(kernel);
+    let other: Vec<&Value> = kernels.iter().filter(|kernel| !is_right(kernel)).collect();
     if !other.is_empty() {
         bail!("kernels of the sample pack differ from native: {other:?}");
     }
-    println!("sample pack: every bit of {} kernels is native's", kernels.len());
+    println!(
+        "sample pack: every bit of {} kernels is native's, attention within {ATTENTION_DIFFERENCE_MAX}",
+        kernels.len() - 1
+    );
     for kernel in packs(&["bench", "sample"])?["kernels"].as_array().into_iter().flatten() {
         println!(
             "{:<18} {:>6.2}x native",
