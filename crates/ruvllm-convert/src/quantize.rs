@@ -12,7 +12,7 @@ use ruvllm_gguf::{GgufFile, GgufWriter, Metadata, TensorData, TensorInfo};
 use crate::budget::{Assignment, assign};
 use crate::error::{ConvertError, ConvertErrorKind};
 use crate::options::QuantizeOptions;
-use crate::plan::{PlannedTensor, plan};
+use crate::plan::{PlannedTensor, check_importance, plan};
 use crate::recipe::Recipe;
 use crate::rows::Rows;
 use crate::space;
@@ -115,6 +115,7 @@ pub fn quantize(
     }
     let assignment = chosen(&file, options, progress).map_err(|error| error.at(input))?;
     let planned = plan(&file, options, &assignment.types).map_err(|error| error.at(input))?;
+    planned.iter().try_for_each(|tensor| check_importance(tensor, options.recipe)).map_err(|error| error.at(input))?;
     let mut summary = QuantizeSummary::new(&file, &planned);
     summary.expected_kl = assignment.expected_kl;
     space::check(output, summary.tensor_bytes)?;
