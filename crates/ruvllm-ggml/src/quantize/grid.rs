@@ -104,7 +104,7 @@ impl<const D: usize, const N: usize> GridType<D, N> {
         for (to, levels) in points.iter_mut().zip(levels.as_chunks::<D>().0) {
             *to = match self.codebook.near(levels) {
                 Near::Point(point) => point,
-                Near::Others(near) => near[0],
+                Near::Others(near) => self.codebook.nearest(near),
             };
         }
         Part { points, signs: if self.is_even { signs.map(|signs| signs & 127) } else { signs } }
@@ -153,7 +153,7 @@ impl<const D: usize, const N: usize> GridType<D, N> {
             *levels = x.map(|x| nearest(0.5 * (inverse * x - 1.0)).clamp(0, i32::from(self.top)) as u8);
             if let Near::Others(near) = self.codebook.near(levels) {
                 others |= 1 << k;
-                let point = self.codebook.best(near, &Fit { x, weights, scale }, value);
+                let point = self.codebook.best(near, &Fit { x, weights, scale, step: 2.0, offset: 1.0 });
                 *levels = *self.codebook.point(point);
             }
         }

@@ -239,7 +239,7 @@ fn points<const N: usize, const EIGHTS: usize>(
             Near::Point(point) => point,
             Near::Others(near) => {
                 has_others = true;
-                IQ1.best(near, &Fit { x, weights, scale }, |level| values(k)[usize::from(level)])
+                IQ1.best(near, &Fit { x, weights, scale, step: 1.0, offset: values(k)[0] })
             }
         };
     }
