@@ -122,6 +122,7 @@ pub fn quantize(
     let run = Run {
         file: &file,
         n_threads: options.n_threads(),
+        is_closest: options.budget.is_some(),
         state: RefCell::new(State { progress, done_bytes: 0, error: None }),
     };
     let mut writer = GgufWriter::new();
@@ -205,6 +206,8 @@ fn cut(text: &str) -> &str {
 struct Run<'a> {
     file: &'a GgufFile,
     n_threads: usize,
+    /// Blocks need not be the reference's.
+    is_closest: bool,
     state: RefCell<State<'a>>,
 }
 
@@ -260,7 +263,7 @@ impl<'a> Run<'a> {
 
     /// Bytes of a tensor's quantised rows.
     fn stream<'r>(&'r self, tensor: &'r PlannedTensor<'a>) -> impl Read + 'r {
-        let rows = Rows::new(tensor, self.file.data(tensor.info));
+        let rows = Rows::new(tensor, self.file.data(tensor.info)).closest(self.is_closest);
         let n_at_once = (SLAB_VALUES / rows.n_columns()).max(1);
         let (mut next, mut slab, mut at) = (0, Vec::new(), 0);
         FromFn(move |out: &mut [u8]| {

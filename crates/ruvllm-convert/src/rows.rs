@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
-use ruvllm_ggml::{GgmlType, is_finite, quantize_row};
+use ruvllm_ggml::{GgmlType, is_finite, quantize_row, quantize_row_closest};
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::dequant::{self, DequantKernels};
 
@@ -37,6 +37,8 @@ pub(crate) struct Rows<'a> {
     n_rows: usize,
     n_rows_per_expert: usize,
     weights: Option<&'a [f32]>,
+    /// Blocks have the least error that is found, in place of the reference's.
+    is_closest: bool,
     dequant: &'static DequantKernels,
 }
 
@@ -52,8 +54,14 @@ impl<'a> Rows<'a> {
             n_rows: shape[1..].iter().product(),
             n_rows_per_expert: shape[1],
             weights: tensor.weights,
+            is_closest: false,
             dequant: dequant::pick(Isa::best()),
         }
+    }
+
+    /// Makes blocks of the least error that is found, which are not the reference's.
+    pub(crate) fn closest(self, is_closest: bool) -> Rows<'a> {
+        Rows { is_closest, ..self }
     }
 
     pub(crate) fn n_rows(&self) -> usize {
@@ -134,7 +142,10 @@ impl<'a> Rows<'a> {
             let line = format!("row {row} has a value that is not finite; the model is damaged");
             return Err(ConvertError::new(ConvertErrorKind::Value, line));
         }
-        quantize_row(self.to, values, self.weights_of(row), out);
+        match self.is_closest {
+            true => quantize_row_closest(self.to, values, self.weights_of(row), out),
+            false => quantize_row(self.to, values, self.weights_of(row), out),
+        }
         match is_finite(self.to, out) {
             true => Ok(()),
             false => {

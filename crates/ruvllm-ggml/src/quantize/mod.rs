@@ -18,12 +18,15 @@
 //! | `legacy.rs` | Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 |
 //! | `q2_k.rs` `q3_k.rs` `q45_k.rs` `q6_k.rs` | Q2_K Q3_K Q4_K Q5_K Q6_K |
 //! | `iq4.rs` | IQ4_NL IQ4_XS |
+//! | `closest.rs` `closest_super.rs` | scales with less error than the reference's |
 //! | `codebook.rs` | points of grids, and those near levels that are none |
 //! | `grid.rs` | the search for scales of points of a grid |
 //! | `iq2.rs` `iq3.rs` | IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S |
 //! | `iq1.rs` | IQ1_S IQ1_M |
 //! | `mxfp4.rs` | MXFP4 |
 
+mod closest;
+mod closest_super;
 mod codebook;
 mod grid;
 mod iq1;
@@ -42,6 +45,8 @@ mod q6_k;
 mod symmetric;
 #[cfg(test)]
 mod tests;
+
+pub use closest::quantize_row_closest;
 
 use bytemuck::cast_slice_mut;
 use half::slice::HalfFloatSliceExt as _;
