@@ -9,82 +9,68 @@
 //! The reference weighs values by `importance · sqrt(σ² + x²)`, tries few scales, and takes the largest value for the scale of Q8_0. Here the weight
 //! is the importance itself, and the error is that of what is stored.
 
-use super::closest_super;
 use super::iq4::{index, value};
 use super::legacy::{fifth, nibbles};
-use super::quantize_row;
-use crate::GgmlType;
 use crate::structs::{BlockIQ4_NL, BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, F16Le};
-
-use bytemuck::cast_slice_mut;
 
 /// Values of a block that are added up side by side.
 const LANES: usize = 8;
 /// Added to a float below 2^22 it leaves the nearest integer.
 const MAGIC: f32 = 12_582_912.0;
 
-/// Quantises a row as [`quantize_row`], and then searches for scales with less weighted squared error: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL,
-/// Q3_K to Q6_K and IQ4_XS. They are not the reference's blocks, and never worse by that measure. Without weights every
-/// column counts the same. Other types are those of [`quantize_row`].
-///
-/// # Panics
-/// As [`quantize_row`].
-pub fn quantize_row_closest(ty: GgmlType, row: &[f32], weights: Option<&[f32]>, out: &mut [u8]) {
-    quantize_row(ty, row, weights, out);
-    let blocks = Blocks { row, weights };
-    match ty {
-        GgmlType::Q3_K => closest_super::q3_k(row, weights, cast_slice_mut(out)),
-        GgmlType::Q4_K => closest_super::q4_k(row, weights, cast_slice_mut(out)),
-        GgmlType::Q5_K => closest_super::q5_k(row, weights, cast_slice_mut(out)),
-        GgmlType::Q6_K => closest_super::q6_k(row, weights, cast_slice_mut(out)),
-        GgmlType::IQ4_XS => closest_super::iq4_xs(row, weights, cast_slice_mut(out)),
-        GgmlType::Q4_0 => blocks.each(cast_slice_mut(out), |at, block: &mut BlockQ4_0| {
-            let scale = at.symmetric(block.d.to_f32(), &Levels::around_zero(8.0));
-            let levels = at.levels(scale, |x| whole(x, -8.0, 7.0) + 8.0);
-            (block.d, block.qs) = (F16Le::from_f32(scale), nibbles(&levels));
-        }),
-        GgmlType::Q5_0 => blocks.each(cast_slice_mut(out), |at, block: &mut BlockQ5_0| {
-            let scale = at.symmetric(block.d.to_f32(), &Levels::around_zero(16.0));
-            let levels = at.levels(scale, |x| whole(x, -16.0, 15.0) + 16.0);
-            (block.d, block.qh, block.qs) = (F16Le::from_f32(scale), fifth(&levels), nibbles(&levels));
-        }),
-        GgmlType::Q8_0 => blocks.each(cast_slice_mut(out), |at, block: &mut BlockQ8_0| {
-            let scale = at.symmetric(block.d.to_f32(), &Levels::of_bytes());
-            let levels = at.levels(scale, |x| whole(x, -127.0, 127.0) + 128.0);
-            (block.d, block.qs) = (F16Le::from_f32(scale), levels.map(|level| (level ^ 0x80) as i8));
-        }),
-        GgmlType::IQ4_NL => blocks.each(cast_slice_mut(out), |at, block: &mut BlockIQ4_NL| {
-            let scale = at.symmetric(block.d.to_f32(), &Levels::of_codebook());
-            let levels = at.levels(scale, |x| f32::from(index(x)));
-            (block.d, block.qs) = (F16Le::from_f32(scale), nibbles(&levels));
-        }),
-        GgmlType::Q4_1 => blocks.each(cast_slice_mut(out), |at, block: &mut BlockQ4_1| {
-            let (d, m) = at.offset((block.d.to_f32(), block.m.to_f32()), 15.0);
-            let levels = at.offset_levels(d, m, 15.0);
-            (block.d, block.m, block.qs) = (F16Le::from_f32(d), F16Le::from_f32(m), nibbles(&levels));
-        }),
-        GgmlType::Q5_1 => blocks.each(cast_slice_mut(out), |at, block: &mut BlockQ5_1| {
-            let (d, m) = at.offset((block.d.to_f32(), block.m.to_f32()), 31.0);
-            let levels = at.offset_levels(d, m, 31.0);
-            (block.d, block.m) = (F16Le::from_f32(d), F16Le::from_f32(m));
-            (block.qh, block.qs) = (fifth(&levels), nibbles(&levels));
-        }),
-        _ => {}
-    }
+pub(super) fn q4_0(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockQ4_0]) {
+    each(row, weights, out, |at, block| {
+        let scale = at.symmetric(block.d.to_f32(), &Levels::around_zero(8.0));
+        let levels = at.levels(scale, |x| whole(x, -8.0, 7.0) + 8.0);
+        (block.d, block.qs) = (F16Le::from_f32(scale), nibbles(&levels));
+    });
 }
 
-/// The blocks of a row.
-struct Blocks<'a> {
-    row: &'a [f32],
-    weights: Option<&'a [f32]>,
+pub(super) fn q5_0(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockQ5_0]) {
+    each(row, weights, out, |at, block| {
+        let scale = at.symmetric(block.d.to_f32(), &Levels::around_zero(16.0));
+        let levels = at.levels(scale, |x| whole(x, -16.0, 15.0) + 16.0);
+        (block.d, block.qh, block.qs) = (F16Le::from_f32(scale), fifth(&levels), nibbles(&levels));
+    });
 }
 
-impl Blocks<'_> {
-    fn each<B>(&self, out: &mut [B], work: impl Fn(Block<'_, 32>, &mut B)) {
-        for (i, (x, block)) in self.row.as_chunks::<32>().0.iter().zip(out).enumerate() {
-            let weights = self.weights.map_or(&[1.0; 32], |weights| &weights.as_chunks().0[i]);
-            work(Block { x, weights }, block);
-        }
+pub(super) fn q8_0(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockQ8_0]) {
+    each(row, weights, out, |at, block| {
+        let scale = at.symmetric(block.d.to_f32(), &Levels::of_bytes());
+        let levels = at.levels(scale, |x| whole(x, -127.0, 127.0) + 128.0);
+        (block.d, block.qs) = (F16Le::from_f32(scale), levels.map(|level| (level ^ 0x80) as i8));
+    });
+}
+
+pub(super) fn iq4_nl(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockIQ4_NL]) {
+    each(row, weights, out, |at, block| {
+        let scale = at.symmetric(block.d.to_f32(), &Levels::of_codebook());
+        let levels = at.levels(scale, |x| f32::from(index(x)));
+        (block.d, block.qs) = (F16Le::from_f32(scale), nibbles(&levels));
+    });
+}
+
+pub(super) fn q4_1(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockQ4_1]) {
+    each(row, weights, out, |at, block| {
+        let (d, m) = at.offset((block.d.to_f32(), block.m.to_f32()), 15.0);
+        let levels = at.offset_levels(d, m, 15.0);
+        (block.d, block.m, block.qs) = (F16Le::from_f32(d), F16Le::from_f32(m), nibbles(&levels));
+    });
+}
+
+pub(super) fn q5_1(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockQ5_1]) {
+    each(row, weights, out, |at, block| {
+        let (d, m) = at.offset((block.d.to_f32(), block.m.to_f32()), 31.0);
+        let levels = at.offset_levels(d, m, 31.0);
+        (block.d, block.m) = (F16Le::from_f32(d), F16Le::from_f32(m));
+        (block.qh, block.qs) = (fifth(&levels), nibbles(&levels));
+    });
+}
+
+/// Hands over each block of a row that the reference has quantised.
+fn each<B>(row: &[f32], weights: Option<&[f32]>, out: &mut [B], work: impl Fn(Block<'_, 32>, &mut B)) {
+    for (i, (x, block)) in row.as_chunks::<32>().0.iter().zip(out).enumerate() {
+        work(Block { x, weights: super::part(weights, i).unwrap_or(&[1.0; 32]) }, block);
     }
 }
 
