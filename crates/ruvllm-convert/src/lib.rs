@@ -46,7 +46,7 @@ pub use calibrate::{
 };
 pub use error::{ConvertError, ConvertErrorKind};
 pub use hf::{
-    ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, DESCRIPTION_FILES, convert, is_model_folder,
+    CARD, ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, DESCRIPTION_FILES, convert, is_model_folder,
     weight_files,
 };
 pub use imatrix::{ImatrixCollector, ImportanceMatrix, ImportanceSums, TensorImportance};

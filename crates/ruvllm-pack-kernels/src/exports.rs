@@ -8,11 +8,11 @@
 use std::cell::RefCell;
 use std::slice;
 
-use ruvllm_ggml::{GgmlType, can_quantize};
+use ruvllm_ggml::GgmlType;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::matmul::Matrix;
 
-use crate::{AttentionInputs, AttentionShape, MatrixShape, Weights};
+use crate::{AttentionInputs, AttentionShape, MatrixShape, Weights, can_quantize};
 
 const VERSION: i32 = 1;
 const DONE: i32 = 0;

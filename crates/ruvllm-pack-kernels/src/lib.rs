@@ -36,10 +36,15 @@ pub fn embed(isa: Isa, ty: GgmlType, row: &[u8], out: &mut [f32]) {
     dequant::pick(isa).dequantize(ty, row, out);
 }
 
+/// Returns whether [`quantize`] quantises to a type: one that needs no importance weights.
+pub fn can_quantize(ty: GgmlType) -> bool {
+    ruvllm_ggml::can_quantize(ty) && !ruvllm_ggml::needs_importance(ty)
+}
+
 /// Quantises a row without importance weights. Shapes: `row`: `[n]`, whole blocks; `out`: `ty.row_bytes(n)`.
 ///
 /// # Panics
-/// If nothing is quantised to the type ([`ruvllm_ggml::can_quantize`]), or a length is another.
+/// If nothing is quantised to the type ([`can_quantize`]), or a length is another.
 pub fn quantize(ty: GgmlType, row: &[f32], out: &mut [u8]) {
     ruvllm_ggml::quantize_row(ty, row, None, out);
 }

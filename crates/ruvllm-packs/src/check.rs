@@ -7,10 +7,10 @@ use std::fmt;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
-use ruvllm_ggml::{GgmlType, can_quantize};
+use ruvllm_ggml::GgmlType;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::matmul::Matrix;
-use ruvllm_pack_kernels::{AttentionInputs, AttentionShape, MatrixShape, Weights};
+use ruvllm_pack_kernels::{AttentionInputs, AttentionShape, MatrixShape, Weights, can_quantize};
 
 use crate::error::{PackError, PackErrorKind};
 use crate::manifest::Op;
@@ -122,7 +122,7 @@ fn quantize(pack: &mut Pack, ty: GgmlType, inputs: &mut Inputs) -> Result<f32, P
     if !can_quantize(ty) {
         return Err(PackError::new(
             PackErrorKind::Unknown,
-            "native quantises nothing to this type, so it cannot be checked",
+            "native quantises nothing to this type without importance, so it cannot be checked",
         ));
     }
     for (i, scale) in SCALES.into_iter().enumerate() {

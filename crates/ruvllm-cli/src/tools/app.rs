@@ -51,7 +51,7 @@ impl App {
 
     /// Returns the folder of pulled models; offline, nobody is asked for what is not on this machine.
     pub fn store_as(&self, is_offline: bool) -> Store<'_> {
-        let context = FetchContext { hub: &self.settings.hub, converter: &Folders, progress: &self.ui, is_offline };
+        let context = self.fetch_context(is_offline);
         Store::new(StoreOptions {
             dir: self.settings.models_dir(),
             ollama_dir: self.settings.ollama_dir.as_deref(),
@@ -59,6 +59,11 @@ impl App {
             registry: self.registry(),
             context,
         })
+    }
+
+    /// Returns what sources of models need.
+    pub fn fetch_context(&self, is_offline: bool) -> FetchContext<'_> {
+        FetchContext { hub: &self.settings.hub, converter: &Folders, progress: &self.ui, is_offline }
     }
 
     /// Loads a model with a progress bar, and with the cache as `cache` says. A folder on disk that cannot be used, and
