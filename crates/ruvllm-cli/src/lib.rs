@@ -1,10 +1,11 @@
-//! The `ruvllm` command: runs language models in GGUF files, pulls them by name, and measures them.
+//! The `ruvllm` command: runs language models in GGUF files, pulls them by name, and measures them. [`main`] is the program;
+//! [`EmbeddedModels`] is what `ruvllm serve` would serve, for a program that has the server in its own process.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes: 0 done, 1 failure, 2 wrong usage,
 //! 130 stopped by Ctrl-C. An error is one line that says what is wrong and what to do about it.
 
 #![forbid(unsafe_code)]
-#![expect(unreachable_pub, reason = "a program has no outside; `pub` marks what other modules use")]
+#![expect(unreachable_pub, reason = "a program has little outside; `pub` marks what other modules use")]
 
 mod cli;
 mod commands;
@@ -20,11 +21,11 @@ use crate::tools::env::Settings;
 use crate::tools::error::{Error, Result, one_line};
 use crate::tools::{interrupt, renamed};
 
-/// Gives back what is free, of every thread: a server that was flooded is as small afterwards as before.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+pub use commands::serve::embedded::{EmbeddedModels, EmbeddedOption, node_key, options as embedded_options};
+pub use tools::error::Error;
 
-fn main() -> ExitCode {
+/// Runs the command that this process was started with.
+pub fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
         eprintln!(
             "error: internal error: {}; please report it with the command that led here",
