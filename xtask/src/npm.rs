@@ -206,7 +206,7 @@ fn stage_node(tools: &Path) -> Result<PathBuf> {
     license(&folder)?;
     // The compiler looks for types of Node next to what it reads.
     copy_folder(&sources.join("src"), &empty(tools.join("src"))?)?;
-    copy(&sources.join("tsconfig.json"), &tools.join("tsconfig.json"))?;
+    TYPES.iter().chain(&["tsconfig.json"]).try_for_each(|name| copy(&sources.join(name), &tools.join(name)))?;
     let mut tsc = Command::new("node");
     tsc.arg("node_modules/typescript/bin/tsc").args(["--project", ".", "--outDir"]).arg(folder.join("lib"));
     shell::run(tsc.current_dir(tools))?;
@@ -280,11 +280,15 @@ fn test(tarballs: &[PathBuf]) -> Result<()> {
     fs::write(folder.path().join("package.json"), r#"{"private": true}"#)?;
     shell::run(npm.current_dir(folder.path()).stdout(Stdio::null()))?;
     copy_folder(&sources.join("test"), folder.path())?;
+    let smollm2 = models::path("smollm2:135m")?;
+    // A home with the models, and nothing that anybody has learned.
+    let home = tempfile::tempdir().context("cannot make a temporary folder")?;
+    std::os::unix::fs::symlink(smollm2.parent().expect("a file lies in a folder"), home.path().join("models"))?;
     let pages = PAGES.map(|page| root.join(page).display().to_string()).join(":");
     let mut node = Command::new("node");
     node.args(["--test", "--test-concurrency=1"]).current_dir(folder.path());
-    node.env("RUVLLM_TEST_SMOLLM2", models::path("smollm2:135m")?).env("RUVLLM_TEST_GOLDEN", root.join(GOLDEN));
-    shell::run(node.env("RUVLLM_TEST_PAGES", pages).envs(shell::ci_env()))
+    node.env("RUVLLM_TEST_SMOLLM2", &smollm2).env("RUVLLM_TEST_GOLDEN", root.join(GOLDEN));
+    shell::run(node.env("RUVLLM_TEST_PAGES", pages).env("RUVLLM_HOME", home.path()).envs(shell::ci_env()))
 }
 
 /// Returns the packages of other people that the tests need, with their exact versions.

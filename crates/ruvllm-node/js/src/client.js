@@ -25,10 +25,15 @@ import { ChatAnswer, CompletionAnswer, events, Stream, WholeAnswer } from './str
  * @property {() => Promise<Uint8Array | null>} next bytes of the answer; null at the end, and if it was cancelled
  * @property {() => void} cancel ends the request
  *
- * @typedef {{ signal?: AbortSignal }} CallOptions
+ * @typedef {import('../api.js').CallOptions} CallOptions
+ * @typedef {import('../api.js').Engine} EngineApi
  */
 
-/** A loaded model. See `Engine` in api.d.ts. */
+/**
+ * A loaded model.
+ *
+ * @implements {EngineApi}
+ */
 export class Engine {
   #transport;
   #disposing = null;
@@ -187,47 +192,48 @@ export class Engine {
    * @param {AbortSignal} [signal]
    */
   async #open(method, path, body, signal) {
+    const headers = body === undefined ? [] : [['content-type', 'application/json']];
+    const bytes = body === undefined ? undefined : bytesOfJson(body);
+    const { head, call } = await this.#begin({ method, path, headers, body: bytes }, signal);
+    if (head.status < 400) return call;
+    const retryAfter = head.headers.find(([name]) => name === 'retry-after')?.[1];
+    const text = await textOf(call);
+    this.#check();
+    throw ofBody(parsed(text), { status: head.status, retryAfter });
+  }
+
+  /**
+   * Begins a request, and returns the head of its answer and what gives the rest.
+   *
+   * @param {TransportRequest} request
+   * @param {AbortSignal} [signal]
+   */
+  async #begin(request, signal) {
     this.#check();
     signal?.throwIfAborted();
-    const headers = body === undefined ? [] : [['content-type', 'application/json']];
-    const call = this.#transport.open({ method, path, headers, body: body === undefined ? undefined : bytesOfJson(body) });
+    const call = this.#transport.open(request);
     const cancel = () => call.cancel();
+    const end = () => signal?.removeEventListener('abort', cancel);
     signal?.addEventListener('abort', cancel, { once: true });
     const head = await call.head();
     if (signal?.aborted) throw signal.reason;
     if (head === null) throw new DisposedError();
-    if (head.status < 400) return withEnd(call, () => signal?.removeEventListener('abort', cancel), signal);
-    signal?.removeEventListener('abort', cancel);
-    const retryAfter = head.headers.find(([name]) => name === 'retry-after')?.[1];
-    const text = await textOf(call);
-    if (this.#disposing) throw new DisposedError();
-    throw ofBody(parsed(text), { status: head.status, retryAfter });
+    return { head, call: withEnd(call, end, signal) };
   }
 
   async #fetch(input, init) {
     this.#check();
     const isPath = typeof input === 'string' && input.startsWith('/');
     const request = new Request(isPath ? `http://ruvllm${input}` : input, init);
-    const { signal } = request;
-    signal.throwIfAborted();
+    const { method, signal } = request;
     const url = new URL(request.url);
     const body = request.body === null ? undefined : new Uint8Array(await request.arrayBuffer());
-    const call = this.#transport.open({
-      method: request.method,
-      path: url.pathname + url.search,
-      headers: [...request.headers],
-      body,
-    });
-    const cancel = () => call.cancel();
-    signal.addEventListener('abort', cancel, { once: true });
-    const head = await call.head();
-    if (signal.aborted) throw signal.reason;
-    if (head === null) throw new DisposedError();
-    const ended = withEnd(call, () => signal.removeEventListener('abort', cancel), signal);
-    const hasBody = ![204, 205, 304].includes(head.status) && request.method !== 'HEAD';
-    if (!hasBody) ended.cancel();
+    const asked = { method, path: url.pathname + url.search, headers: [...request.headers], body };
+    const { head, call } = await this.#begin(asked, signal);
+    const hasBody = ![204, 205, 304].includes(head.status) && method !== 'HEAD';
+    if (!hasBody) call.cancel();
     const headers = new Headers(/** @type {[string, string][]} */ (head.headers));
-    return new Response(hasBody ? readable(ended) : null, { status: head.status, headers });
+    return new Response(hasBody ? readable(call) : null, { status: head.status, headers });
   }
 }
 

@@ -4,6 +4,11 @@
 import { InternalError, ofBody } from './errors.js';
 
 /**
+ * @template Chunk, Result
+ * @typedef {import('../api.js').Stream<Chunk, Result>} StreamApi
+ */
+
+/**
  * Reads server-sent events.
  *
  * @param {AsyncIterable<Uint8Array>} bytes
@@ -30,9 +35,10 @@ export async function* events(bytes) {
 }
 
 /**
- * An answer that is being written. See `Stream` in api.d.ts.
+ * An answer that is being written.
  *
  * @template Chunk, Result
+ * @implements {StreamApi<Chunk, Result>}
  */
 export class Stream {
   #queue = [];
