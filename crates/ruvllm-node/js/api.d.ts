@@ -16,8 +16,8 @@ export type {
  * Loads a model and returns its engine. `model` is a name (`smollm2:135m`, `hf:owner/repo/file.gguf`), a path, or in
  * browsers a URL or a `File`.
  *
- * @throws {LoadError} the model is not known, cannot be fetched or read, or does not fit
- * @throws {UsageError} an option is unknown or has a value that it cannot have
+ * @throws {LoadError} the model cannot be fetched, read or loaded
+ * @throws {UsageError} the model's name is not known, or an option is not, or has a value that it cannot have
  */
 export declare function load(model: string, options?: LoadOptions): Promise<Engine>;
 
@@ -351,7 +351,7 @@ export declare class RuvllmError extends Error {
   readonly status: number;
 }
 
-/** An option of `load` or a call that cannot be honoured; the command line exits with 2. */
+/** A name of a model that is not known, or an option that cannot be honoured; the command line exits with 2. */
 export declare class UsageError extends RuvllmError { readonly kind: 'usage' }
 /** A model that cannot be found, fetched, read or loaded. */
 export declare class LoadError extends RuvllmError { readonly kind: 'load' }

@@ -59,6 +59,6 @@ test('LangChain.js', async () => {
   for await (const chunk of await chat.stream(QUESTION)) text += chunk.content;
   assert.match(text, /Paris/);
   Person.parse(await chat.withStructuredOutput(Person).invoke('Ann is 30.'));
-  const many = await chat.batch([QUESTION, 'What is the capital of Italy?']);
-  assert.deepEqual(many.map(({ content }) => /Paris|Rome/.exec(content)?.[0]), ['Paris', 'Rome']);
+  const many = await chat.batch([QUESTION, QUESTION, QUESTION]);
+  many.forEach(({ content }) => assert.match(content, /Paris/));
 });

@@ -30,7 +30,7 @@ const messages = user('a');
 const REQUESTS = [
   ['messages that are no list', InvalidRequestError, { kind: 'invalid_request', param: 'messages', code: 'invalid_value', status: 400 }, /^'messages' is "x"; it must be a list/, () => engine.chat({ messages: 'x' }).result()],
   ['a field that there is not', InvalidRequestError, { param: 'max_tokenz', code: 'unknown_field' }, /is 'max_tokens' meant\?$/, () => engine.chat({ messages, max_tokenz: 3 }).text()],
-  ['a number out of range', InvalidRequestError, { param: 'temperature' }, /^'temperature' is -1/, () => engine.complete({ prompt: 'a', temperature: -1 }).result()],
+  ['a number out of range', InvalidRequestError, { param: 'top_p' }, /^'top_p' is 2/, () => engine.complete({ prompt: 'a', top_p: 2 }).result()],
   ['a model that is not served', NotFoundError, { kind: 'not_found', param: 'model', status: 404 }, /^the model 'gpt-4' is not served here; 'tiny' is/, () => engine.chat({ messages, model: 'gpt-4' }).result()],
   ['a prompt beyond the context', ContextLengthError, { kind: 'context_length', code: 'context_length_exceeded' }, /tokens\) exceeds the available context size \(256 tokens\)/, () => engine.complete({ prompt: 'a b '.repeat(400) }).result()],
   ['no body', InvalidRequestError, { status: 400 }, /^the body is no JSON/, () => engine.chat().result()],
@@ -51,10 +51,10 @@ test('an iteration fails as the whole answer does', async () => {
 
 test('more requests than may wait', async () => {
   const long = { messages, max_tokens: 200, ignore_eos: true, temperature: 0 };
-  const streams = [1, 2, 3, 4].map(() => engine.chat(long));
+  const streams = Array.from({ length: 100 }, () => engine.chat(long));
   const ends = await Promise.allSettled(streams.map((stream) => stream.result()));
   const busy = ends.filter(({ status }) => status === 'rejected').map(({ reason }) => reason);
-  assert.ok(busy.length >= 1 && busy.length <= 3, `${busy.length} were refused`);
+  assert.ok(busy.length >= 1 && busy.length <= 98, `${busy.length} were refused`);
   for (const error of busy) {
     assert.equal(error.constructor, BusyError, error.stack);
     assert.ok(error.retryAfter >= 1 && error.kind === 'busy' && error.status === 429);
@@ -62,7 +62,7 @@ test('more requests than may wait', async () => {
 });
 
 const of = (path) => () => load(path);
-test('a model that is not known', () => refused(LoadError, { kind: 'load' }, /^unknown model 'no-such'; use /, of('no-such')));
+test('a model that is not known', () => refused(UsageError, { kind: 'usage' }, /^unknown model 'no-such'; use /, of('no-such')));
 test('a file that is not there', () => refused(LoadError, {}, /no-such\.gguf/, of('./no-such.gguf')));
 test('a file that is no model', () => {
   const path = join(folder(after), 'text.gguf');

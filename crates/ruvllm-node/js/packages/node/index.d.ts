@@ -14,7 +14,7 @@ export interface NodeLoadOptions extends LoadOptions, Omit<ServeOptions, keyof L
  * Loads a model and returns its engine. `model` is a name (`smollm2:135m`, `hf:owner/repo/file.gguf`) or a path. Of several the
  * first is loaded at once and answers requests that name none; others are loaded when a request names them.
  *
- * @throws {LoadError} the model is not known, cannot be fetched or read, or does not fit
- * @throws {UsageError} an option is unknown or has a value that it cannot have
+ * @throws {LoadError} the model cannot be fetched, read or loaded
+ * @throws {UsageError} the model's name is not known, or an option is not, or has a value that it cannot have
  */
 export declare function load(model: string | string[], options?: NodeLoadOptions): Promise<Engine>;
