@@ -67,8 +67,8 @@ const LAYERS: [(&str, u8); 32] = [
     ("ruvllm-api", 8),
     ("ruvllm-server", 9),
     ("ruvllm-wasm", 9),
-    ("ruvllm-node", 9),
     ("ruvllm-cli", 10),
+    ("ruvllm-node", 11),
 ];
 
 /// Crates for tests: others may only name them as dev-dependencies.

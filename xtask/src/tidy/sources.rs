@@ -20,8 +20,8 @@ pub(super) fn long_files(files: &BTreeMap<String, String>) -> Vec<(&str, usize)>
 }
 
 /// Crates that may have `unsafe` code: SIMD, memory maps, rows that threads write side by side, calls of Metal, addresses that the host
-/// of a WebAssembly module gives. `ruvllm-ggml` derives it.
-const MAY_BE_UNSAFE: [&str; 8] = [
+/// of a WebAssembly module gives. `ruvllm-ggml` derives it, and so does `ruvllm-node` (`#[napi]`).
+const MAY_BE_UNSAFE: [&str; 9] = [
     "ruvllm-ggml",
     "ruvllm-threads",
     "ruvllm-kernels",
@@ -29,6 +29,7 @@ const MAY_BE_UNSAFE: [&str; 8] = [
     "ruvllm-kvcache",
     "ruvllm-lora",
     "ruvllm-metal",
+    "ruvllm-node",
     "ruvllm-pack-kernels",
 ];
 

@@ -8,6 +8,7 @@ mod client;
 mod clients;
 mod dialects;
 mod drafts;
+mod embedded;
 mod garbage;
 mod http;
 mod learning;
