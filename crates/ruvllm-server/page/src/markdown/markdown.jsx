@@ -69,7 +69,7 @@ function dress(code) {
 async function colour(code, language) {
   const { coloured } = await highlighter();
   const html = coloured(code.textContent, language.toLowerCase());
-  if (html && code.isConnected) code.replaceChildren(clean(html, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"] }));
+  if (html && code.isConnected) code.replaceChildren(clean(html, ["span"], ["class"]));
 }
 
 async function draw(element) {
@@ -78,7 +78,7 @@ async function draw(element) {
   const { mathml } = await mathematics();
   try {
     const html = mathml(tex, display === "true");
-    const drawn = clean(html, { ALLOWED_TAGS: MATHML, ALLOWED_ATTR: MATHML_ATTRIBUTES });
+    const drawn = clean(html, MATHML, MATHML_ATTRIBUTES);
     element.replaceChildren(drawn);
   } catch {
     // A formula that is wrong, or not written to its end yet, is shown as it is written.

@@ -51,18 +51,22 @@ const marked = new Marked({
   },
 });
 
+const PLAIN = ["title", "align", "start", "data-lang", "data-tex", "data-display"];
+
 const purifier = {
   ALLOWED_TAGS: ALLOWED,
-  ALLOWED_ATTR: ["href", "title", "align", "start", "class", "data-lang", "data-tex", "data-display"],
+  ALLOWED_ATTR: ["href", ...PLAIN],
+  // Their values are no addresses.
+  ADD_URI_SAFE_ATTR: PLAIN,
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
   RETURN_DOM_FRAGMENT: true,
 };
 
-/** Returns HTML as elements without anything that acts. */
-export function clean(html, more = {}) {
-  return DOMPurify.sanitize(html, { ...purifier, ...more });
+/** Returns HTML as elements without anything that acts: only these tags, with these attributes. */
+export function clean(html, tags, attributes) {
+  return DOMPurify.sanitize(html, { ...purifier, ALLOWED_TAGS: tags, ALLOWED_ATTR: attributes, ADD_URI_SAFE_ATTR: attributes });
 }
 
 /** Cuts a text into blocks: each is made anew only where its text changes. */
@@ -73,8 +77,7 @@ export function blocks(text) {
 
 /** Returns a block as elements. */
 export function rendered(token, links) {
-  const fragment = clean(marked.parser(Object.assign([token], { links })));
-  for (const element of fragment.querySelectorAll("[class]")) element.removeAttribute("class");
+  const fragment = DOMPurify.sanitize(marked.parser(Object.assign([token], { links })), purifier);
   for (const anchor of fragment.querySelectorAll("a")) {
     anchor.target = "_blank";
     anchor.rel = "noopener noreferrer nofollow";

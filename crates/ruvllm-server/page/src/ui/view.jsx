@@ -10,7 +10,7 @@ export function View({ menu, title, children, actions }) {
   }, []);
   return (
     <>
-      <header class="bar">
+      <header class="bar of-view">
         {menu}
         <h1 ref={head} tabIndex={-1}>{title}</h1>
         <div class="row">{actions}</div>
