@@ -12,6 +12,7 @@ import { go, hasOptions, needsKey, route, said, toast } from "./state.js";
 import { begin, handle, load, summaries } from "./store.js";
 import { path } from "./tree.js";
 import { Confirm, Keys, hasKeys } from "./ui/dialog.jsx";
+import { keepFocus } from "./ui/focus.js";
 import { MenuButton, Sidebar, VIEWS, isOpen } from "./ui/sidebar.jsx";
 
 const OTHERS = { learning: Learning, memory: Memory, audit: Audit, server: Server, settings: Settings };
@@ -64,7 +65,10 @@ function press(event) {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
     if (own?.busy.peek()) own.stop?.abort();
     else if (isOpen.peek()) isOpen.value = false;
-    else if (!isWriting(document.activeElement) && hasOptions.peek()) hasOptions.value = false;
+    else if (!isWriting(document.activeElement) && hasOptions.peek()) {
+      hasOptions.value = false;
+      keepFocus("#more");
+    }
     return;
   }
   if (event.key === "?" && !isWriting(document.activeElement)) {
@@ -81,7 +85,10 @@ function press(event) {
 
 const SHORTCUTS = {
   KeyN: () => begin(),
-  KeyO: () => { hasOptions.value = !hasOptions.peek(); },
+  KeyO: () => {
+    hasOptions.value = !hasOptions.peek();
+    keepFocus("#more");
+  },
   KeyS: () => {
     isOpen.value = true;
     requestAnimationFrame(() => document.getElementById("search").focus());

@@ -1,7 +1,8 @@
 // The buttons under an answer that teach, and what came of them.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { learns, tell } from "../state.js";
+import { keepFocus } from "../ui/focus.js";
 import { Bad, Good, Pen } from "../ui/icons.jsx";
 import { canJudge, correct, judge, onlyQuestion, takeBack, teach } from "./feedback.js";
 
@@ -20,12 +21,13 @@ export function Judging({ id, node, open }) {
     setBusy(true);
     await work();
     setBusy(false);
+    keepFocus(`[data-id="${node.id}"] .learned button`, `[data-id="${node.id}"] .actions button`);
   };
   return (
     <>
       <button type="button" class="icon" disabled={isBusy} aria-label="Good answer" title="Good" onClick={once(() => judge(id, node, 1))}><Good /></button>
       <button type="button" class="icon" disabled={isBusy} aria-label="Bad answer" title="Bad" onClick={once(() => judge(id, node, 0))}><Bad /></button>
-      {learns.value ? <button type="button" class="text" disabled={isBusy} onClick={open}><Pen /> It should have been…</button> : null}
+      {learns.value ? <button type="button" class="text correct" disabled={isBusy} onClick={open}><Pen /> It should have been…</button> : null}
     </>
   );
 }
@@ -40,6 +42,7 @@ export function Learned({ id, node }) {
     setBusy(true);
     await takeBack(id, node);
     setBusy(false);
+    keepFocus(`[data-id="${node.id}"] .learned button`, `[data-id="${node.id}"] .actions button`);
   };
   const facts = [
     item ? `learned as item ${item}` : "nothing was learned from it",
@@ -64,7 +67,7 @@ export function Correcting({ id, state, node, close }) {
   const [text, setText] = useState(node.content);
   const [why, setWhy] = useState(null);
   const [isBusy, setBusy] = useState(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     box.current.focus();
     box.current.select();
   }, []);

@@ -1,9 +1,10 @@
 // Messages: a question with its files, an answer with all that can be done with it, and the calls of functions.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Markdown, copy } from "../markdown/markdown.jsx";
 import { change } from "../store.js";
 import { newestBelow, siblings } from "../tree.js";
+import { keepFocus } from "../ui/focus.js";
 import { Again, Bars, Copy, Info, Left, Pen, Right } from "../ui/icons.jsx";
 import { edit, regenerate } from "./answer.js";
 import { Calls } from "./calls.jsx";
@@ -32,7 +33,10 @@ function Branches({ own, node }) {
   const all = siblings(state, node);
   if (all.length < 2) return null;
   const at = all.findIndex((other) => other.id === node.id);
-  const show = (i) => change(state.id, (before) => ({ ...before, leaf: newestBelow(before, all[i].id) }));
+  const show = (i) => {
+    change(state.id, (before) => ({ ...before, leaf: newestBelow(before, all[i].id) }));
+    keepFocus(`[data-id="${all[i].id}"] .branches button:enabled`);
+  };
   return (
     <span class="branches" role="group" aria-label="Branches">
       <button type="button" class="icon" aria-label="Branch before" disabled={at === 0 || own.busy.value} onClick={() => show(at - 1)}><Left /></button>
@@ -48,7 +52,7 @@ function Question({ own, node }) {
   return (
     <article class="message user" aria-label="You" data-id={node.id}>
       {(node.attachments ?? []).map((file) => <File key={file.name} file={file} />)}
-      {isEdited ? <Editing node={node} send={(text) => { setEdited(false); edit(id, node, text); }} close={() => setEdited(false)} />
+      {isEdited ? <Editing node={node} send={(text) => { setEdited(false); edit(id, node, text); keepFocus("#prompt"); }} close={() => { setEdited(false); keepFocus(`[data-id="${node.id}"] .edit`, "#prompt"); }} />
         : node.content ? <div class="said">{node.content}</div> : null}
       {isEdited ? null : (
         <div class="actions">
@@ -73,7 +77,7 @@ function File({ file }) {
 function Editing({ node, send, close }) {
   const box = useRef(null);
   const [text, setText] = useState(node.content);
-  useEffect(() => box.current.focus(), []);
+  useLayoutEffect(() => box.current.focus(), []);
   const submit = (event) => {
     event.preventDefault();
     if (text.trim()) send(text.trim());
@@ -140,7 +144,7 @@ function Answer({ own, node }) {
         </div>
       )}
       <Learned id={state.id} node={node} />
-      {shown === "correct" && !node.judgement ? <Correcting id={state.id} state={state} node={node} close={() => setShown(null)} /> : null}
+      {shown === "correct" && !node.judgement ? <Correcting id={state.id} state={state} node={node} close={() => { setShown(null); keepFocus(`[data-id="${node.id}"] .learned button`, `[data-id="${node.id}"] .correct`); }} /> : null}
       {shown === "tokens" && node.tokens?.length ? <Tokens tokens={node.tokens} id={node.id} /> : null}
       {shown === "about" ? <About node={node} /> : null}
     </article>

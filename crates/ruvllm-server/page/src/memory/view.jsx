@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { get, post, remove } from "../api.js";
 import { learns, tell } from "../state.js";
 import { confirm } from "../ui/dialog.jsx";
+import { keepFocus } from "../ui/focus.js";
 import { Bin, Pen } from "../ui/icons.jsx";
 import { Pending, View, useRead, when } from "../ui/view.jsx";
 import { Patterns } from "./patterns.jsx";
@@ -29,7 +30,7 @@ export function Memory({ menu }) {
         <input id="memory-search" type="search" placeholder="Search" value={words} onInput={(event) => setWords(event.currentTarget.value)} />
         <button type="button" class="primary" onClick={() => setEdited({ item: null, question: "", answer: "", right: true })}>Add a fact</button>
       </search>
-      {edited ? <Editor key={edited.item ?? "new"} fact={edited} close={() => { setEdited(null); again(); }} /> : null}
+      {edited ? <Editor key={edited.item ?? "new"} fact={edited} close={() => { setEdited(null); again(); keepFocus("#memory-search"); }} /> : null}
       <section aria-labelledby="facts">
         <h2 id="facts">Facts and corrections</h2>
         {value ? <Facts all={value.data} words={words} edit={setEdited} again={again} /> : <Pending error={error} what="the memory" />}

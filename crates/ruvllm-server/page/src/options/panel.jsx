@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { hasOptions } from "../state.js";
 import { change } from "../store.js";
+import { keepFocus } from "../ui/focus.js";
 import { Close } from "../ui/icons.jsx";
 import { Field } from "./field.jsx";
 import { groups, loadSchemas, schemas } from "./fields.js";
@@ -32,7 +33,7 @@ export function Options({ own }) {
             <button key={name} type="button" role="tab" id={`tab-${name}`} aria-controls="tab-panel" aria-selected={tab === name ? "true" : "false"} tabIndex={tab === name ? 0 : -1} onClick={() => setTab(name)}>{title}</button>
           ))}
         </div>
-        <button type="button" class="icon" aria-label="Close options" onClick={() => { hasOptions.value = false; }}><Close /></button>
+        <button type="button" class="icon" aria-label="Close options" onClick={() => { hasOptions.value = false; keepFocus("#more"); }}><Close /></button>
       </div>
       <div role="tabpanel" id="tab-panel" aria-labelledby={`tab-${tab}`} class="panel-body" tabIndex={0}>
         {tab === "answer" && <Answer state={state} set={set} />}

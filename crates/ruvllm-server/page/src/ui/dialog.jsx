@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
+import { keepFocus } from "./focus.js";
 
 const asked = signal(null);
 
@@ -36,6 +37,7 @@ export function Confirm() {
   const done = () => {
     asked.value = null;
     resolve(wants);
+    keepFocus("main h1:not(.unseen)", "#prompt");
   };
   return (
     <Modal title={title} onClose={done}>
