@@ -12,6 +12,7 @@ mod fuzz;
 mod gpu_check;
 mod models;
 mod node;
+mod page;
 mod python;
 mod shell;
 mod soak;
@@ -53,7 +54,7 @@ enum Command {
     Soak(soak::Args),
     /// Fuzz everything that reads bytes of strangers
     Fuzz(fuzz::Args),
-    /// Make what is generated and committed: the gRPC API, the Metal kernels
+    /// Make what is generated and committed: the gRPC API, the Metal kernels, the page
     Codegen(codegen::Args),
     /// Make a folder that tests and measures the GPU backend on a machine with a GPU and nothing else
     GpuCheck(gpu_check::Args),

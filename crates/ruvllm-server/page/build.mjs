@@ -3,12 +3,12 @@
 
 import { copyFileSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { dirname, join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const [modules, out] = process.argv.slice(2);
-if (!modules || !out) throw new Error("say where the packages are, and where the page goes");
+if (process.argv.length !== 4) throw new Error("say where the packages are, and where the page goes");
+const [modules, out] = process.argv.slice(2).map((path) => resolve(path));
 const esbuild = createRequire(join(modules, "package.json"))("esbuild");
 
 /** Texts of the licences of what the page is built with. */

@@ -19,7 +19,6 @@ const hasMessages = (conversation) => Object.keys(conversation.nodes).length > 0
 export async function start() {
   try {
     database = await openDB("ruvllm", 1, { upgrade: (db) => db.createObjectStore("conversations", { keyPath: "id" }) });
-    navigator.storage?.persist?.();
   } catch {
     tell("This browser keeps no conversations: they end with the page.", true);
   }

@@ -95,7 +95,7 @@ function Replay({ record }) {
   const run = async () => {
     setState({ text: "Running it again…" });
     try {
-      const { same, n_tokens: n, n_same: nSame, finish, recorded_finish: before } = await post("v1/witness/replay", { record: record.seq });
+      const { same, n_tokens: n, n_same: nSame, finish, recorded_finish: before } = await post("v1/witness/replay", { request: record.request });
       const other = finish !== before ? `; it ended with ${finish} instead of ${before}` : "";
       setState(same ? { kind: "good", text: `Came out the same: ${n} tokens, to the last one.` } : { kind: "wrong", text: `Differs: ${nSame} of ${n} tokens are the same${other}.` });
     } catch (error) {
