@@ -55,6 +55,20 @@ async function audit(colorScheme) {
 }
 
 export const flows = {
+  async "axe finds a planted fault"() {
+    const page = await open();
+    await page.evaluate(() => {
+      const text = document.createElement("p");
+      text.textContent = "Hardly to be read";
+      text.style.color = "#eee";
+      document.querySelector(".welcome").append(text, document.createElement("button"));
+    });
+    const found = await reachable(page, "planted").then(() => "", (error) => error.message);
+    assert.match(found, /color-contrast/);
+    assert.match(found, /button-name/);
+    await close(page);
+  },
+
   async "axe finds nothing serious, in the light"() {
     await audit("light");
   },
