@@ -8,13 +8,15 @@ import { Pending, View, download, useRead } from "../ui/view.jsx";
 import { Quality } from "./quality.jsx";
 import { Record } from "./record.jsx";
 
+/** Records that are read, each with its tokens if those are kept, and how many of them are shown. */
+const N_READ = 100;
 const SHOWN = 50;
 
 /** The view. */
 export function Audit({ menu }) {
   const [query, setQuery] = useState({ request: route.value.id, failed: "", text: "" });
   const search = () => post("v1/witness/search", body(query));
-  const { value, error, again } = useRead(search, 5, JSON.stringify(query));
+  const { value, error, again } = useRead(search, 10, JSON.stringify(query));
   if (!hasWitness.value) {
     return <View menu={menu} title="Audit"><p>This server keeps no witness log. Start it with <code>--witness DIR</code>, and each answer is put on record here; with <code>--witness-keep tokens</code> it can be replayed.</p></View>;
   }
@@ -55,7 +57,7 @@ export function Audit({ menu }) {
 const lines = (records) => `${records.map((record) => JSON.stringify(record)).join("\n")}\n`;
 
 function body({ request, failed }) {
-  return { limit: 200, ...(request ? { request } : {}), ...(failed ? { failed: failed === "true" } : {}) };
+  return { limit: N_READ, ...(request ? { request } : {}), ...(failed ? { failed: failed === "true" } : {}) };
 }
 
 

@@ -91,7 +91,10 @@ export function Correcting({ id, state, node, close }) {
     <form class="correcting" onSubmit={send}>
       <label for={`correct-${node.id}`}>It should have been</label>
       <textarea id={`correct-${node.id}`} ref={box} rows={Math.min(12, Math.max(2, text.split("\n").length))} value={text} onInput={(event) => setText(event.currentTarget.value)} onKeyDown={(event) => {
-        if (event.key === "Escape") close();
+        if (event.key === "Escape") {
+          event.stopPropagation();
+          close();
+        }
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.currentTarget.form.requestSubmit();
       }} />
       {why ? <p class="wrong" role="alert">{why.message}</p> : <p class="does">The model gives it when the same is asked again, in other words as well. It can be undone.</p>}

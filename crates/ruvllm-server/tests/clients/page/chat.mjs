@@ -57,6 +57,27 @@ export const flows = {
     await close(page);
   },
 
+  async "several answers at once are branches, each judged for itself"() {
+    const page = await open();
+    await settings(page, { temperature: 1.5, max_tokens: 12 });
+    await page.locator("summary", { hasText: "Several answers" }).click();
+    await page.fill("#field-n", "3");
+    const first = await ask(page, "Name an animal.");
+    const branches = page.locator(".message.assistant .branches span");
+    assert.equal(await branches.textContent(), "1/3");
+    await page.click("[aria-label='Branch after']");
+    assert.equal(await branches.textContent(), "2/3");
+    const second = await answer(page);
+    assert.notEqual(first, second);
+    const request = page.waitForRequest("**/v1/feedback");
+    await page.click("[aria-label='Good answer']");
+    assert.equal((await request).postDataJSON().choice, 1);
+    await told(page, /Learned as item/);
+    await page.click("[aria-label='Branch before']");
+    assert.equal(await page.locator(".learned").count(), 0);
+    await close(page);
+  },
+
   async "an edited question is another branch, with all that follows"() {
     const page = await open();
     await greedy(page);

@@ -50,6 +50,50 @@ export const flows = {
     await close(page);
   },
 
+  async "where nothing is learned, a judgement is put on record"() {
+    await api("POST", "v1/learning", { enabled: false });
+    const page = await open();
+    await page.route("**/v1/capabilities", async (route) => {
+      const response = await route.fetch();
+      return route.fulfill({ response, json: { ...(await response.json()), learns: false } });
+    });
+    await page.reload();
+    await page.waitForSelector("#prompt");
+    await greedy(page, { max_tokens: 6 });
+    for (const [question, name] of [["Name a lake.", "Good answer"], ["Name a hill.", "Bad answer"]]) {
+      await ask(page, question);
+      assert.equal(await page.locator(".correct").count(), 0);
+      await page.locator(`[aria-label='${name}']`).last().click();
+      await told(page, /Put on record/);
+    }
+    await go(page, "audit");
+    await page.waitForSelector("#quality");
+    await page.waitForSelector(".record >> text=quality 1.00");
+    await page.waitForSelector(".record >> text=quality 0.00");
+    await close(page);
+  },
+
+  async "a model and its adapter are chosen, and asked for by name"() {
+    const page = await open();
+    await page.route("**/v1/models", (route) => route.fulfill({ json: { data: [{ id: "smollm2:135m", state: "loaded" }, { id: "other", state: "unloaded" }, { id: "other:poet", parent: "other" }] } }));
+    await page.route("**/v1/adapters", (route) => route.fulfill({ json: { data: [{ name: "poet", model: "other", rank: 4, bytes: 1, tier: "hot", uses: 0 }] } }));
+    await page.reload();
+    await page.waitForSelector("#model option[value='other']", { state: "attached" });
+    assert.equal(await page.locator("#adapter").count(), 0);
+    await page.selectOption("#model", "other");
+    await page.selectOption("#adapter", "poet");
+    const request = page.waitForRequest("**/v1/chat/completions");
+    await page.fill("#prompt", "Hello");
+    await page.press("#prompt", "Enter");
+    const { model, adapter } = (await request).postDataJSON();
+    assert.deepEqual({ model, adapter }, { model: "other", adapter: "poet" });
+    // This server has no such model, and says so.
+    await page.waitForSelector(".note.wrong >> text=other");
+    await go(page, "server");
+    await page.waitForSelector("text=of other, rank 4");
+    await close(page);
+  },
+
   async "a server that asks for a key is told one, and what it does not do is said"() {
     const page = await open({ at: keyed });
     await page.waitForSelector(".banner");
