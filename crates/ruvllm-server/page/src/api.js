@@ -3,7 +3,7 @@
 import { key } from "./state.js";
 
 /** An answer of the server that is an error. */
-export class ServerError extends Error {
+class ServerError extends Error {
   constructor(status, error) {
     super(error?.message ?? `the server answered with ${status}`);
     this.status = status;
@@ -13,7 +13,7 @@ export class ServerError extends Error {
 }
 
 /** Returns the headers of a request: the key, if one is set. */
-export function headers() {
+function headers() {
   const own = key.value.trim();
   return { "content-type": "application/json", ...(own ? { authorization: `Bearer ${own}` } : {}) };
 }

@@ -62,19 +62,6 @@ export function patch(conversation, id, change) {
   return { ...conversation, nodes: { ...conversation.nodes, [id]: { ...node, ...change } }, updated: Date.now() };
 }
 
-/** Returns the conversation without a message and all that came behind it. */
-export function without(conversation, id) {
-  const gone = new Set([id]);
-  for (let n = 0; n !== gone.size; ) {
-    n = gone.size;
-    for (const node of Object.values(conversation.nodes)) if (gone.has(node.parent)) gone.add(node.id);
-  }
-  const nodes = Object.fromEntries(Object.entries(conversation.nodes).filter(([key]) => !gone.has(key)));
-  const leaf = gone.has(conversation.leaf) ? conversation.nodes[id].parent : conversation.leaf;
-  const rest = { ...conversation, nodes, updated: Date.now() };
-  return { ...rest, leaf: leaf && newestBelow(rest, leaf) };
-}
-
 /** Returns a title: the beginning of the first question. */
 export function titleOf(conversation) {
   if (conversation.title) return conversation.title;

@@ -1,7 +1,7 @@
 // Audit: records of the witness log, whether they stand as they were written, and the same answers again.
 
 import { useState } from "preact/hooks";
-import { get, post, remove } from "../api.js";
+import { post, remove } from "../api.js";
 import { hasWitness, route, tell } from "../state.js";
 import { confirm } from "../ui/dialog.jsx";
 import { Pending, View, download, useRead } from "../ui/view.jsx";

@@ -8,7 +8,7 @@ import { change, handle, save } from "../store.js";
 import { add, newId, patch, path } from "../tree.js";
 
 /** Text of a question as the model reads it: its files stand before it. */
-export function promptText(node) {
+function promptText(node) {
   const files = (node.attachments ?? []).map(({ name, text }) => `File ${name}:\n\`\`\`\n${text.replace(/\n$/, "")}\n\`\`\``);
   return [...files, node.content].filter(Boolean).join("\n\n");
 }
@@ -28,7 +28,7 @@ function message(node) {
 }
 
 /** Returns the request for an answer behind the message `parent`. */
-export function request(conversation, parent) {
+function request(conversation, parent) {
   const system = conversation.system.trim();
   const asked = path(conversation, parent).filter((node) => node.role !== "assistant" || node.content || node.calls?.length);
   return {
@@ -143,7 +143,7 @@ const token = ({ token: text, logprob, top_logprobs: top }) => ({
 });
 
 /** Has the model answer behind the message `parent`. */
-export async function answer(id, parent) {
+async function answer(id, parent) {
   const own = handle(id);
   if (own.busy.peek()) return;
   own.busy.value = true;

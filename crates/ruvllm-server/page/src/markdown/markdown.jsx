@@ -35,7 +35,7 @@ const Block = memo(
 );
 
 /** Adds colours, formulas and buttons for copying. */
-export function decorate(box) {
+function decorate(box) {
   for (const code of box.querySelectorAll("pre > code")) dress(code);
   for (const element of box.querySelectorAll("[data-tex]")) draw(element);
 }

@@ -13,7 +13,7 @@ const ALLOWED = [...BARE, "a", "blockquote", "div", "h1", "h2", "h3", "h4", "h5"
 
 const escapes = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 /** Returns text as HTML that shows it. */
-export const escaped = (text) => text.replace(/[&<>"']/g, (c) => escapes[c]);
+const escaped = (text) => text.replace(/[&<>"']/g, (c) => escapes[c]);
 
 /** Returns HTML with its bare tags and everything else as text. */
 function bare(html) {
@@ -22,7 +22,7 @@ function bare(html) {
 }
 
 /** Returns whether an address may be gone to: of the web, or of mail. */
-export function isSafe(href) {
+function isSafe(href) {
   try {
     return ["http:", "https:", "mailto:"].includes(new URL(href).protocol);
   } catch {

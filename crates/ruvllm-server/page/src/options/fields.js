@@ -39,7 +39,7 @@ function alternatives(schema) {
 }
 
 /** Says how a field is written: a number, a switch, a word of a list, lines of text, or JSON. */
-export function kindOf(schema) {
+function kindOf(schema) {
   const all = alternatives(schema);
   const types = all.map((one) => (one.enum ? "enum" : one.type));
   const first = all.find((one) => one.type);

@@ -1,7 +1,7 @@
 // Numbers of /metrics, which is Prometheus' text format.
 
 /** Returns the sum of a metric over its labels; null where it is not there. */
-export function sum(text, name) {
+function sum(text, name) {
   let total = null;
   for (const line of text.split("\n")) {
     if (line.startsWith(name) && (line[name.length] === " " || line[name.length] === "{")) {
@@ -12,7 +12,7 @@ export function sum(text, name) {
 }
 
 /** Returns the mean of a histogram since an earlier look, or over all time where nothing happened since. */
-export function mean(text, before, name) {
+function mean(text, before, name) {
   const now = [sum(text, `${name}_sum`), sum(text, `${name}_count`)];
   const then = before ? [sum(before, `${name}_sum`), sum(before, `${name}_count`)] : [0, 0];
   const n = now[1] - then[1];

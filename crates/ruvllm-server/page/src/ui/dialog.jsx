@@ -14,7 +14,7 @@ export function confirm({ title, text, action }) {
 }
 
 /** Modal dialog that is open while it is there; Escape closes it. */
-export function Modal({ title, onClose, children }) {
+function Modal({ title, onClose, children }) {
   const box = useRef(null);
   useEffect(() => {
     box.current.showModal();

@@ -26,5 +26,4 @@ export const Left = icon("M14 6l-6 6 6 6");
 export const Right = icon("M10 6l6 6-6 6");
 export const Bin = icon("M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13");
 export const Bars = icon("M5 20v-7M10 20V8M15 20v-9M20 20V4");
-export const Search = icon("M11 5a6 6 0 1 0 0 12 6 6 0 0 0 0-12zM16 16l4 4");
 export const Info = icon("M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16zM12 11v5M12 8v.1");

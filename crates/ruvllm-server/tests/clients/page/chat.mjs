@@ -1,7 +1,7 @@
 // Asking and answering.
 
 import assert from "node:assert/strict";
-import { answer, api, ask, begin, close, fits, greedy, metric, open, settings, shot, told } from "./common.mjs";
+import { answer, answerWith, api, ask, begin, close, fits, greedy, metric, open, settings, shot, told } from "./common.mjs";
 
 export const flows = {
   async "an answer comes in pieces, and says what it took"() {
@@ -96,6 +96,35 @@ export const flows = {
     await page.click("[aria-label='Branch before']");
     assert.equal(await page.locator(".message").count(), 4);
     assert.match(await page.locator(".message.assistant").first().textContent(), /Paris/);
+    await close(page);
+  },
+
+  async "thoughts stand apart from the answer, and go back with it"() {
+    const page = await open();
+    await answerWith(page, { reasoning_content: "Perhaps **two**." }, "It is two.");
+    assert.equal(await ask(page, "One and one?"), "It is two.");
+    const thought = page.locator(".thought");
+    assert.equal(await thought.locator("summary").textContent(), "Thoughts");
+    assert.equal(await thought.locator(".prose").isVisible(), false);
+    await thought.locator("summary").click();
+    assert.match(await thought.locator(".prose").innerText(), /Perhaps two/);
+    const request = page.waitForRequest("**/v1/chat/completions");
+    await ask(page, "Sure?");
+    assert.equal((await request).postDataJSON().messages[1].reasoning_content, "Perhaps **two**.");
+    await close(page);
+  },
+
+  async "an answer that breaks off keeps what came, and says why"() {
+    const page = await open();
+    await answerWith(page, "It begins", { error: { message: "the engine has ended" } });
+    assert.equal(await ask(page, "Tell me"), "It begins");
+    assert.match(await page.locator(".note.wrong").textContent(), /the engine has ended/);
+    await page.unrouteAll();
+    await page.route("**/v1/chat/completions", (route) => route.abort());
+    await page.click("[aria-label='Answer again']");
+    await page.waitForSelector(".note.wrong >> text=no connection");
+    assert.equal(await page.locator(".branches span").last().textContent(), "2/2");
+    page.wrong = page.wrong.filter((line) => !/ERR_FAILED/.test(line));
     await close(page);
   },
 

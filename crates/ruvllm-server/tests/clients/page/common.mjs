@@ -24,7 +24,7 @@ export const browser = await chromium.launch({
   ],
 });
 
-export const DESKTOP = { width: 1280, height: 800 };
+const DESKTOP = { width: 1280, height: 800 };
 export const PHONE = { width: 390, height: 844 };
 
 /** Answers of the server that are meant to be errors in a flow; the browser puts a line about each on its console. */
@@ -38,7 +38,7 @@ export async function open({ viewport = DESKTOP, at = url, view = "", ...more } 
 }
 
 /** Has a page fail by errors, complaints of its policy, and requests to anybody else. */
-export async function watch(page, at = url, view = "") {
+async function watch(page, at, view) {
   page.wrong = [];
   page.on("pageerror", (error) => page.wrong.push(`${error}`));
   page.on("console", (message) => message.type() === "error" && !FAILED.test(message.text()) && page.wrong.push(message.text()));
@@ -119,11 +119,13 @@ export async function metric(name) {
   return Number(line.slice(line.lastIndexOf(" ") + 1));
 }
 
-/** Has the server's answer be this text, so that the page's part of it is seen alone. */
-export async function answerWith(page, text, more = {}) {
+/** Has the server's answer be these pieces, so that the page's part of it is seen alone: texts, or what a piece has else. */
+export async function answerWith(page, ...pieces) {
   await page.route("**/v1/chat/completions", (route) => {
-    const chunk = (delta, end = null) => `data: ${JSON.stringify({ id: "chatcmpl-0", model: "m", choices: [{ index: 0, delta, finish_reason: end, ...more }] })}\n\n`;
-    const body = `${chunk({ role: "assistant", content: "" })}${chunk({ content: text })}${chunk({}, "stop")}data: [DONE]\n\n`;
+    const event = (data) => `data: ${JSON.stringify(data)}\n\n`;
+    const chunk = (delta, end = null) => event({ id: "chatcmpl-0", model: "m", choices: [{ index: 0, delta, finish_reason: end }] });
+    const all = pieces.map((piece) => (typeof piece === "string" ? chunk({ content: piece }) : piece.error ? event(piece) : chunk(piece)));
+    const body = `${chunk({ role: "assistant", content: "" })}${all.join("")}${chunk({}, "stop")}data: [DONE]\n\n`;
     return route.fulfill({ status: 200, contentType: "text/event-stream", body });
   });
 }
