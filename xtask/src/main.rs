@@ -13,6 +13,7 @@ mod gpu_check;
 mod models;
 mod node;
 mod npm;
+mod page;
 mod python;
 mod shell;
 mod soak;
@@ -56,7 +57,7 @@ enum Command {
     Soak(soak::Args),
     /// Fuzz everything that reads bytes of strangers
     Fuzz(fuzz::Args),
-    /// Make what is generated and committed: the gRPC API, the Metal kernels
+    /// Make what is generated and committed: the gRPC API, the Metal kernels, the page
     Codegen(codegen::Args),
     /// Make a folder that tests and measures the GPU backend on a machine with a GPU and nothing else
     GpuCheck(gpu_check::Args),
