@@ -34,7 +34,7 @@ The folder has config.json, model.safetensors (or an index and its files) and a 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ConvertArgs {
-    /// Folder of the model, as the Hugging Face hub has it, or its name there: hf:owner/repo[@revision][/folder/]
+    /// Folder of the model, as the Hugging Face hub has it, or hf:owner/repo of one there
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// Where to write

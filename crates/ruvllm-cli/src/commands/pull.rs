@@ -31,7 +31,7 @@ a part of the model's name: hf:owner/repo:Q4_K_M.";
 pub struct PullArgs {
     #[command(flatten)]
     model: NamedModelArgs,
-    /// Type of a folder's matrices [default: the 16 bits of the checkpoint, else F16]
+    /// Type of a folder's matrices [default: 16 bits as in the folder]
     #[arg(long = "type", value_name = "T", value_parser = convert_type)]
     ty: Option<ConvertType>,
     /// Take what is in the cache of this machine, and ask nobody

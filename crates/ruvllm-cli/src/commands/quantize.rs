@@ -29,9 +29,10 @@ Examples:
   ruvllm quantize model-f16.gguf mixed.gguf --type Q4_K_M --keep 'attn_v=Q8_0' --keep '^blk.0.=Q6_K'
   ruvllm quantize model-f16.gguf fits.gguf --budget 3.5GB --imatrix model.imatrix.gguf
 
-Types, of which each is a recipe that gives sensitive matrices more bits: Q2_K_S, Q2_K, Q3_K_S,
-Q3_K_M, Q3_K_L, IQ4_XS, IQ4_NL, Q4_0, Q4_K_S, Q4_K_M, MXFP4_MOE, Q4_1, Q5_0, Q5_K_S, Q5_K_M, Q5_1,
-Q6_K, Q8_0, F16, BF16.";
+Types, of which each is a recipe that gives sensitive matrices more bits: IQ1_S, IQ1_M, IQ2_XXS,
+IQ2_XS, IQ2_S, IQ2_M, Q2_K_S, Q2_K, IQ3_XXS, IQ3_XS, IQ3_S, IQ3_M, Q3_K_S, Q3_K_M, Q3_K_L, IQ4_XS,
+IQ4_NL, Q4_0, Q4_K_S, Q4_K_M, MXFP4_MOE, Q4_1, Q5_0, Q5_K_S, Q5_K_M, Q5_1, Q6_K, Q8_0, F16, BF16.
+IQ1_S to IQ2_M, Q2_K_S, IQ3_XXS and IQ3_XS need an importance matrix.";
 
 /// Options of `ruvllm quantize`.
 #[derive(Args, Debug)]

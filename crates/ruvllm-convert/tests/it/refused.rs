@@ -101,7 +101,7 @@ fn wrong_rules_cost_one_line() {
     check("=Q8_0", "has no pattern before '='");
     check("(=Q8_0", "has no regular expression before '='");
     check("attn_v=Q9", "choose one of F32, F16,");
-    check("attn_v=IQ2_XXS", "names no type to quantise to");
+    check("attn_v=TQ1_0", "names no type to quantise to");
 }
 
 #[test]

