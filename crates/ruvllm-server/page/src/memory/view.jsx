@@ -12,7 +12,7 @@ import { Patterns } from "./patterns.jsx";
 /** The view. */
 export function Memory({ menu }) {
   const [words, setWords] = useState("");
-  const { value, error, again } = useRead(() => get("v1/memory"), 10);
+  const { value, error, again } = useRead(() => get("v1/memory"), 30);
   const [edited, setEdited] = useState(null);
   if (!learns.value) {
     return <View menu={menu} title="Memory"><p>This server learns nothing. Start it with <code>--learn</code>, and what it is taught stands here.</p></View>;
