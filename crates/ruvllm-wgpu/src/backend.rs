@@ -54,7 +54,7 @@ pub struct WgpuBackend {
     /// Linear layers that adapters can change.
     targets: Arc<Targets>,
     gating: GateScratch,
-    /// What computes the layers before those of the device, if these are not all.
+    /// Backend of the layers before those of the device, if these are not all.
     first: Option<ComputedFirst>,
 }
 

@@ -1,10 +1,10 @@
-//! What each layer keeps of a sequence on the device: keys and values in blocks, and recurrent state.
+//! Shape of each layer's cache on the device: keys and values in blocks, and recurrent state.
 
 use ruvllm_kernels::attention::BLOCK_TOKENS;
 use ruvllm_kvcache::{KvFormat, KvLayout, LayerKv};
 use ruvllm_model::{ConvSpec, ExpansionSpec, LatentAttentionSpec, Mamba2Spec, MambaSpec, MixerSpec, ModelSpec};
 
-/// What a layer keeps of a sequence.
+/// Shape of a layer's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CacheShape {
     /// Heads of keys and values of a token.

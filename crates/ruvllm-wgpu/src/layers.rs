@@ -450,7 +450,7 @@ struct Join<'a> {
     scale: f32,
 }
 
-/// What attention computes.
+/// Shape of attention.
 #[derive(Clone, Copy)]
 struct AttendedShape {
     n_heads: usize,

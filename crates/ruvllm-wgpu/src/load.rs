@@ -88,7 +88,7 @@ impl WgpuBackend {
     /// load the layers before. Prefixes are not kept then, and adapters not applied.
     ///
     /// # Errors
-    /// Those of [`WgpuBackend::load`] and of `load_first`; the model has no so many layers, or is an encoder.
+    /// As [`WgpuBackend::load`], and those of `load_first`; the model has not so many layers, or is an encoder.
     pub fn load_last(
         path: &Path,
         options: &WgpuOptions,
@@ -103,7 +103,7 @@ impl WgpuBackend {
     /// layers before, if there are any.
     ///
     /// # Errors
-    /// Those of [`WgpuBackend::load`] if not even an eighth fits; others of [`WgpuBackend::load_last`].
+    /// As [`WgpuBackend::load`] if not even an eighth fits; else as [`WgpuBackend::load_last`].
     pub fn load_what_fits(
         path: &Path,
         options: &WgpuOptions,

@@ -84,7 +84,7 @@ pub(crate) struct LatentScratch {
     pub low: [GpuBuffer; 2],
     /// The short row, and its norm.
     pub row: [GpuBuffer; 2],
-    /// What of the keys is rotated.
+    /// Part of the keys that is rotated.
     pub rot: GpuBuffer,
     /// Keys and values of all heads before they are joined; queries in the space of the short row; values behind the mix.
     pub both: GpuBuffer,

@@ -36,6 +36,7 @@ pub enum LocalName {
 pub struct LocalBackend {
     name: LocalName,
     /// Layers on the GPU, if not as many as fit.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "no backend has a GPU then"))]
     gpu_layers: Option<usize>,
 }
 

@@ -161,7 +161,7 @@ fn two_processes_share_the_gpu() {
     }
 }
 
-/// What is drafted changes how many passes an answer takes, and no token of it.
+/// Drafts change how many passes an answer takes, and no token of it.
 #[test]
 fn drafts_change_no_token() {
     let (bench, path) = (Bench::new(), tiny());

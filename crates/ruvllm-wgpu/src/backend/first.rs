@@ -5,7 +5,7 @@ use ruvllm_backend::{BackendError, BackendErrorKind, CacheSalt, LogitRows, Segme
 use super::{Piece, WgpuBackend};
 use crate::device_model::DeviceSizes;
 
-/// What computes the first layers, and its sequences by those of the device.
+/// Backend of the first layers, and its sequences by those of the device.
 pub(crate) struct ComputedFirst {
     model: Box<dyn TokenModel>,
     seqs: Vec<Option<SeqId>>,

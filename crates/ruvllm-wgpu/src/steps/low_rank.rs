@@ -1,4 +1,4 @@
-//! What adapters add to products: two low-rank products behind that of the model's own weights, for all rows of a pass at once.
+//! Low-rank products of adapters: two behind the product of the model's own weights, for all rows of a pass at once.
 
 use std::ops::Range;
 
