@@ -1,4 +1,4 @@
-//! `cargo xtask gpu-check`: one folder with (compressed) programs, golden models and a script, which tests and measures the GPU backend on a
+//! `cargo xtask gpu-check`: one folder with (compressed) programs, golden models and adapters, and a script, which tests and measures the GPU backend on a
 //! machine that has nothing but a GPU and its driver.
 
 use std::io::BufReader;
@@ -69,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         shell::run(Command::new("gzip").arg("-9").arg(&to))?;
     }
     copy_folder(&shell::root().join("crates/ruvllm-testkit/testdata/models"), &folder.join("testdata/models"))?;
+    copy_folder(&shell::root().join("crates/ruvllm-lora/testdata"), &folder.join("testdata/adapters"))?;
     let script = folder.join("check.sh");
     std::fs::write(&script, SCRIPT.replace("SKIPPED", SKIPPED))
         .with_context(|| format!("cannot write {}", script.display()))?;

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ruvllm_kernels::lowrank::stride;
-use ruvllm_model::TensorRows;
+use ruvllm_model::{LinearSpec, ModelSpec, TensorRows};
 
 use crate::adapter::{Adapter, Delta};
 use crate::error::{LoraError, shape, shown};
 use crate::format::ModelFacts;
-use crate::packed::{self, LayerValues, Packed, Part, Shape};
+use crate::packed::{self, LayerFactors, LayerSizes, LayerValues, Packed, Part, Shape};
 
 /// Format of factors in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,6 +106,17 @@ impl Targets {
             }
         }
         Targets { facts, all, by_name }
+    }
+
+    /// Takes the layers of a model's description.
+    pub fn of_model(spec: &ModelSpec) -> Targets {
+        let target = |linear: &LinearSpec| Target {
+            tensor: linear.name.clone(),
+            rows: linear.name_rows.clone(),
+            alias: linear.alias.clone(),
+            n_in: linear.n_in(),
+        };
+        Targets::new(ModelFacts::of(spec), spec.linears().into_iter().map(target).collect())
     }
 
     /// Returns what of the model decides how files are read.
@@ -327,6 +338,16 @@ impl BoundAdapter {
     /// Returns the layers it was fitted to.
     pub fn targets(&self) -> &Arc<Targets> {
         &self.targets
+    }
+
+    /// Returns the sizes of what it does to a layer, if it changes it.
+    pub fn layer_sizes(&self, target: usize) -> Option<LayerSizes> {
+        self.part(target).map(|part| part.sizes())
+    }
+
+    /// Returns what it does to a layer, in f32, if it changes it.
+    pub fn layer_factors(&self, target: usize) -> Option<LayerFactors> {
+        self.part(target).map(|part| part.to_factors())
     }
 
     /// Returns what it does to a layer.

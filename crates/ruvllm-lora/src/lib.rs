@@ -58,3 +58,4 @@ pub use adapter::{Adapter, Delta, FactorPair, N_TARGETS_MAX, RANK_MAX, RowOrder,
 pub use apply::{AdaptedRows, AdapterSet, InputRows, LowRank, Product, SET_MAX};
 pub use bound::{BaseWeights, BoundAdapter, FactorFormat, NoBase, Target, Targets};
 pub use error::{LoraError, LoraErrorKind};
+pub use packed::{LayerFactors, LayerSizes};

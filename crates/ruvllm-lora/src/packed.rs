@@ -81,6 +81,45 @@ impl Layout {
     }
 }
 
+/// Sizes of the factors of a layer's change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerSizes {
+    /// Rank of the factors.
+    pub rank: usize,
+    /// Values of an input.
+    pub n_in: usize,
+    /// Values of an output.
+    pub n_out: usize,
+    /// Whether results of the base are multiplied (DoRA).
+    pub has_gain: bool,
+}
+
+/// A layer's change in f32: `y += B·(multiplier ⊙ A·x)`, after `y *= 1 + gain`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerFactors {
+    /// `[rank]`, the adapter's own scale in them.
+    pub multipliers: Vec<f32>,
+    /// `[rank, n_in]`
+    pub a: Vec<f32>,
+    /// `B` on its side: `[rank, n_out]`
+    pub b: Vec<f32>,
+    /// `[n_out]`, of DoRA only.
+    pub gain: Option<Vec<f32>>,
+}
+
+/// Returns the first `n` values of each row of a factor.
+fn values(factor: Factor<'_>, n: usize) -> Vec<f32> {
+    let all: Vec<f32> = match factor {
+        Factor::F32(values) => values.to_vec(),
+        Factor::F16(values) => values.iter().map(|x| x.to_f32()).collect(),
+        Factor::Q8 { quants, scales } => {
+            let scales = scales.iter().flat_map(|scale| [*scale; Q8_BLOCK]);
+            quants.iter().zip(scales).map(|(q, scale)| f32::from(*q) * scale).collect()
+        }
+    };
+    all.chunks_exact(stride(n)).flat_map(|row| &row[..n]).copied().collect()
+}
+
 /// Returns how many bytes changes of these shapes take: of a large adapter these are whole pages.
 pub(crate) fn n_bytes(format: FactorFormat, shapes: impl Iterator<Item = Shape>) -> usize {
     let n_bytes = shapes.map(|shape| Layout::new(format, shape).n_bytes()).sum();
@@ -203,6 +242,21 @@ impl<'a> Part<'a> {
     pub(crate) fn gain(&self) -> Option<&'a [f32]> {
         let gain = &self.layout.gain;
         (!gain.is_empty()).then(|| cast_slice(&self.bytes[gain.clone()]))
+    }
+
+    /// Returns what it does in f32, rows without padding.
+    pub(crate) fn to_factors(&self) -> LayerFactors {
+        LayerFactors {
+            multipliers: self.multipliers().to_vec(),
+            a: values(self.a(0..self.rank), self.n_in),
+            b: values(self.b(0..self.rank), self.n_out),
+            gain: self.gain().map(<[f32]>::to_vec),
+        }
+    }
+
+    /// Returns the sizes of its factors.
+    pub(crate) fn sizes(&self) -> LayerSizes {
+        LayerSizes { rank: self.rank, n_in: self.n_in, n_out: self.n_out, has_gain: self.gain().is_some() }
     }
 
     /// Returns the addresses of all of it.

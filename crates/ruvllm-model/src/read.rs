@@ -29,6 +29,19 @@ impl ModelSpec {
         build(Builder::new(hparams, keys, tensors))
     }
 
+    /// Returns the description of the first `n` layers alone: it ends with the residual stream, without a norm and a head.
+    pub fn first_layers(mut self, n: usize) -> ModelSpec {
+        self.layers.truncate(n);
+        (self.output.norm, self.output.head, self.ranker) = (None, None, None);
+        self
+    }
+
+    /// Returns the description without its first `n` layers; the input is that of the whole model.
+    pub fn without_first_layers(mut self, n: usize) -> ModelSpec {
+        self.layers.drain(..n.min(self.layers.len()));
+        self
+    }
+
     /// Returns all linear layers by number: those of the layers in order, then the head.
     pub fn linears(&self) -> Vec<&LinearSpec> {
         let mut all: Vec<&LinearSpec> = self.layers.iter().flat_map(LayerSpec::linears).collect();

@@ -222,7 +222,8 @@ impl TokenModel for NativeBackend {
 
     fn forward(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, BackendError> {
         self.check(segments)?;
-        if self.model.output.head.is_none() {
+        let wants_logits = segments.iter().any(|segment| segment.logits.count(segment.tokens.len()) > 0);
+        if self.model.output.head.is_none() && (wants_logits || self.model.spec.is_encoder) {
             let line = format!("architecture {} makes embeddings, not tokens", self.info.arch);
             return Err(BackendError::new(BackendErrorKind::Unsupported, line));
         }

@@ -82,6 +82,9 @@ pub struct LoadOptions {
     pub head_shortlist: bool,
     /// The model that [`NativeBackend::load_draft`] loads; `None` loads none.
     pub draft: Option<DraftOptions>,
+    /// Load the first layers alone, so many, and no head: final states are the residual stream behind them, which another backend
+    /// goes on with. Without a cache folder.
+    pub first_layers: Option<usize>,
 }
 
 impl Default for LoadOptions {
@@ -103,6 +106,7 @@ impl Default for LoadOptions {
             cache_fsync: FsyncPolicy::Interval(Duration::from_secs(1)),
             head_shortlist: true,
             draft: None,
+            first_layers: None,
         }
     }
 }
@@ -149,6 +153,9 @@ impl LoadOptions {
             return options(format!("{} threads; choose 1 to {THREADS_MAX}", self.n_threads));
         }
         loading::check_sizes(self.n_ctx, self.n_seq_max)?;
+        if self.first_layers.is_some() && (self.cache_dir.is_some() || self.packed_dir.is_some()) {
+            return options("the first layers of a model are kept in no cache folder".to_owned());
+        }
         let is_one_of_them = |kv: &KvPolicy| matches!(*kv, KvPolicy::F16 | KvPolicy::Q8 | KvPolicy::TIERED);
         if !self.kv_others.is_empty() && (self.kv != KvPolicy::F16 || !self.kv_others.iter().all(is_one_of_them)) {
             let others: Vec<String> = self.kv_others.iter().map(KvPolicy::to_string).collect();
@@ -280,7 +287,12 @@ fn take_weights(
     let mut load = |found: Option<Bytes>, making: Option<&Making>| {
         let sink = making.map(|making| making as &dyn PanelSink);
         let loader = Loader::new(file, compute, progress).with_packed(found).with_sink(sink);
-        let model = Model::make(ModelSpec::read(file, options.n_ctx)?, &loader)?;
+        let spec = ModelSpec::read(file, options.n_ctx)?;
+        let spec = match options.first_layers {
+            None => spec,
+            Some(n) => spec.first_layers(n),
+        };
+        let model = Model::make(spec, &loader)?;
         Ok::<_, BackendError>((model, loader.take_targets(), loader.take_made()))
     };
     let Some(packed_file) = packed_file else {

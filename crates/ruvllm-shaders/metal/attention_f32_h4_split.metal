@@ -39,9 +39,9 @@ struct RowRecord {
     uint table;
     uint n_keys;
     uint source;
-    uint free_a;
-    uint free_b;
-    uint free_c;
+    uint first;
+    uint state;
+    uint free;
 };
 typedef float type_2[1];
 typedef uint type_3[1];
@@ -73,9 +73,12 @@ constant uint HAS_WEIGHT = 4u;
 constant uint HAS_GATE = 8u;
 constant uint HAS_SINKS = 16u;
 constant uint NORMALIZE = 32u;
+constant uint HAS_EXPERTS = 64u;
+constant uint SLOT_IS_EXPERT = 128u;
 constant uint WG = 64u;
 constant uint BLOCK = 16u;
 constant uint HEADS = 4u;
+constant uint HEAD_MAX = 256u;
 constant bool SPLIT = true;
 constant uint N_SUMS = 4u;
 constant uint VALUES_PER_WORD = 1u;
@@ -279,7 +282,7 @@ type_10 scores_of(
                 {
                     uint _e23 = h_6;
                     uint _e26 = word_2;
-                    uint at_1 = (_e23 * 256u) + (_e26 * VALUES_PER_WORD);
+                    uint at_1 = (_e23 * HEAD_MAX) + (_e26 * VALUES_PER_WORD);
                     if (false) {
                         uint _e31 = h_6;
                         float _e33 = scores_1.inner[_e31];
@@ -515,7 +518,7 @@ struct attention_f32_h4_splitInput {
             uint _e80 = i;
             float _e83 = q[q_at + _e80];
             float _e86 = params.scale;
-            queries.inner[(naga_div(_e65, _e68) * 256u) + naga_mod(_e72, _e75)] = _e83 * _e86;
+            queries.inner[(naga_div(_e65, _e68) * HEAD_MAX) + naga_mod(_e72, _e75)] = _e83 * _e86;
         }
     }
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);

@@ -32,9 +32,9 @@ struct RowRecord {
     uint table;
     uint n_keys;
     uint source;
-    uint free_a;
-    uint free_b;
-    uint free_c;
+    uint first;
+    uint state;
+    uint free;
 };
 typedef uint type_2[1];
 typedef float type_3[1];
@@ -53,6 +53,8 @@ constant uint HAS_WEIGHT = 4u;
 constant uint HAS_GATE = 8u;
 constant uint HAS_SINKS = 16u;
 constant uint NORMALIZE = 32u;
+constant uint HAS_EXPERTS = 64u;
+constant uint SLOT_IS_EXPERT = 128u;
 constant uint WG = 256u;
 constant bool RAGGED = false;
 

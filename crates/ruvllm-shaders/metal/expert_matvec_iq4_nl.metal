@@ -41,9 +41,9 @@ struct RowRecord {
     uint table;
     uint n_keys;
     uint source;
-    uint free_a;
-    uint free_b;
-    uint free_c;
+    uint first;
+    uint state;
+    uint free;
 };
 typedef uint type_1[1];
 typedef metal::float4 type_4[1];
@@ -78,6 +78,8 @@ constant uint HAS_WEIGHT = 4u;
 constant uint HAS_GATE = 8u;
 constant uint HAS_SINKS = 16u;
 constant uint NORMALIZE = 32u;
+constant uint HAS_EXPERTS = 64u;
+constant uint SLOT_IS_EXPERT = 128u;
 constant uint WG = 64u;
 constant uint ROWS = 1u;
 constant uint OUTS = 4u;
@@ -491,6 +493,7 @@ struct expert_matvec_iq4_nlInput {
     type_15 x_rows = {};
     const Lane lane = { index, subgroup, n_subgroups, place };
     bool local = {};
+    uint chosen = {};
     uint o = 0u;
     bool local_1 = {};
     uint first_out = OUTS * group.x;
@@ -508,59 +511,65 @@ struct expert_matvec_iq4_nlInput {
     if (_e22) {
         return;
     }
-    uint _e26 = params.n_slots;
-    uint _e30 = experts[(row_1 * _e26) + slot_4];
-    uint _e33 = params.first_expert;
-    uint expert = _e30 - _e33;
-    uint _e37 = params.n_experts;
-    if (expert >= _e37) {
+    chosen = slot_4;
+    uint _e26 = params.flags;
+    if ((_e26 & SLOT_IS_EXPERT) == 0u) {
+        uint _e34 = params.n_slots;
+        uint _e38 = experts[(row_1 * _e34) + slot_4];
+        chosen = _e38;
+    }
+    uint _e39 = chosen;
+    uint _e42 = params.first_expert;
+    uint expert = _e39 - _e42;
+    uint _e46 = params.n_experts;
+    if (expert >= _e46) {
         return;
     }
     bool loop_init_7 = true;
     while(true) {
         if (!loop_init_7) {
-            uint _e69 = o;
-            o = _e69 + 1u;
+            uint _e78 = o;
+            o = _e78 + 1u;
         }
         loop_init_7 = false;
-        uint _e41 = o;
-        if (_e41 < OUTS) {
+        uint _e50 = o;
+        if (_e50 < OUTS) {
         } else {
             break;
         }
         {
-            uint _e46 = params.n_out;
-            uint _e48 = o;
-            uint _e52 = params.n_out;
-            uint out_1 = (expert * _e46) + metal::min(first_out + _e48, _e52 - 1u);
-            uint _e58 = o;
-            uint _e62 = params.w_offset;
-            uint _e65 = params.row_words;
-            w_rows.inner[_e58] = _e62 + (out_1 * _e65);
+            uint _e55 = params.n_out;
+            uint _e57 = o;
+            uint _e61 = params.n_out;
+            uint out_1 = (expert * _e55) + metal::min(first_out + _e57, _e61 - 1u);
+            uint _e67 = o;
+            uint _e71 = params.w_offset;
+            uint _e74 = params.row_words;
+            w_rows.inner[_e67] = _e71 + (out_1 * _e74);
         }
     }
-    uint _e75 = params.x_offset;
-    uint _e78 = params.x_stride;
-    uint _e83 = params.x_slot_stride;
-    x_rows.inner[0] = naga_div((_e75 + (row_1 * _e78)) + (slot_4 * _e83), 4u);
+    uint _e84 = params.x_offset;
+    uint _e87 = params.x_stride;
+    uint _e92 = params.x_slot_stride;
+    x_rows.inner[0] = naga_div((_e84 + (row_1 * _e87)) + (slot_4 * _e92), 4u);
     dot_rows(lane, params, w, x, partials, w_rows, x_rows, _buffer_sizes);
     if (lane.index < OUTS) {
-        uint _e97 = params.n_out;
-        local_1 = (first_out + lane.index) < _e97;
+        uint _e106 = params.n_out;
+        local_1 = (first_out + lane.index) < _e106;
     } else {
         local_1 = false;
     }
-    bool _e100 = local_1;
-    if (_e100) {
+    bool _e109 = local_1;
+    if (_e109) {
         uint out_2 = first_out + lane.index;
-        uint _e105 = params.y_offset;
-        uint _e108 = params.y_stride;
-        uint _e113 = params.n_out;
-        uint at_3 = ((_e105 + (row_1 * _e108)) + (slot_4 * _e113)) + out_2;
-        uint _e119 = params.first_expert;
-        uint _e123 = params.n_out;
-        float _e127 = sum_of(lane.index, lane, partials);
-        store(at_3, ((_e119 + expert) * _e123) + out_2, _e127, params, bias, y, _buffer_sizes);
+        uint _e114 = params.y_offset;
+        uint _e117 = params.y_stride;
+        uint _e122 = params.n_out;
+        uint at_3 = ((_e114 + (row_1 * _e117)) + (slot_4 * _e122)) + out_2;
+        uint _e128 = params.first_expert;
+        uint _e132 = params.n_out;
+        float _e136 = sum_of(lane.index, lane, partials);
+        store(at_3, ((_e128 + expert) * _e132) + out_2, _e136, params, bias, y, _buffer_sizes);
         return;
     } else {
         return;

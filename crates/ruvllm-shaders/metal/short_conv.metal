@@ -31,9 +31,9 @@ struct RowRecord {
     uint table;
     uint n_keys;
     uint source;
-    uint free_a;
-    uint free_b;
-    uint free_c;
+    uint first;
+    uint state;
+    uint free;
 };
 typedef float type_2[1];
 typedef RowRecord type_4[1];
@@ -47,6 +47,8 @@ constant uint HAS_WEIGHT = 4u;
 constant uint HAS_GATE = 8u;
 constant uint HAS_SINKS = 16u;
 constant uint NORMALIZE = 32u;
+constant uint HAS_EXPERTS = 64u;
+constant uint SLOT_IS_EXPERT = 128u;
 constant uint WG = 256u;
 constant uint BLOCK = 16u;
 uint naga_div(uint lhs, uint rhs) {

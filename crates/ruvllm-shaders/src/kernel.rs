@@ -2,6 +2,9 @@
 
 mod bindings;
 mod source;
+mod variants;
+
+pub use variants::{HeadTile, HeadWidth, KvType, Reduction, RowTile, ShaderActivation, TileType};
 
 use crate::format::WeightFormat;
 use crate::params::{AttentionParams, KvAppendParams};
@@ -69,6 +72,8 @@ pub enum Kernel {
     Add,
     /// Copies of chosen rows.
     Gather,
+    /// Copies of a part of each head of rows.
+    CopyHeads,
     /// Writing to the KV cache.
     KvAppend {
         /// Numbers of the cache.
@@ -82,6 +87,8 @@ pub enum Kernel {
         heads: HeadTile,
         /// Whether the keys of a row are split over workgroups: few rows with many keys.
         is_split: bool,
+        /// Values that heads may have.
+        width: HeadWidth,
         /// Way in which lanes add up.
         reduction: Reduction,
     },
@@ -108,70 +115,20 @@ pub enum Kernel {
     ConvAppend,
     /// Short convolution over what was written.
     ShortConv,
-}
-
-/// Way in which the lanes of a workgroup add up their parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reduction {
-    /// By subgroups, then over them. The device needs the feature.
-    Subgroup,
-    /// By a tree in shared memory.
-    Shared,
-}
-
-/// Rows of inputs that a workgroup multiplies with each weight it decodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RowTile {
-    /// One: decoding of one sequence.
-    One,
-    /// Up to four.
-    Four,
-    /// Up to sixteen.
-    Sixteen,
-}
-
-/// Heads of queries that a workgroup computes for each key it reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HeadTile {
-    /// One: as many heads of keys as of queries.
-    One,
-    /// Up to four.
-    Four,
-}
-
-/// Numbers in the tiles of a matrix product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TileType {
-    /// 32 bits.
-    F32,
-    /// 16 bits, four products added in 16 bits, the rest in 32. The device needs the feature.
-    F16,
-}
-
-/// Numbers of the KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KvType {
-    /// 16 bits.
-    F16,
-    /// 32 bits.
-    F32,
-}
-
-/// An activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShaderActivation {
-    /// `x·sigmoid(x)`
-    Silu,
-    /// GELU by its tanh approximation.
-    GeluTanh,
-    /// The exact GELU.
-    GeluErf,
-    /// `max(x, 0)`
-    Relu,
-    /// `max(x, 0)²`
-    ReluSqr,
-    /// The clamped gate of gpt-oss, always gated.
-    ClampedSwiglu,
+    /// Causal convolution of channels, whose last inputs are kept as state.
+    CausalConv,
+    /// Recurrence of a selective state space.
+    Scan {
+        /// Whether channels decay by heads, as in Mamba 2, and not each by itself.
+        has_heads: bool,
+    },
+    /// First of the two low-rank products of adapters.
+    LowRankShrink {
+        /// Way in which lanes add up.
+        reduction: Reduction,
+    },
+    /// Second of the two low-rank products of adapters.
+    LowRankExpand,
 }
 
 /// Features that a device needs for a kernel.
@@ -187,7 +144,7 @@ pub struct DeviceNeeds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Things along a row: outputs of a product, values of an elementwise kernel (also of an embedding), groups of a norm,
-    /// pairs of a rotation, heads of a merge, words that [`Kernel::kv_words`] counts, workgroups that [`Kernel::attention_tiles`] counts; 1
+    /// pairs of a rotation, heads of a merge, values of all heads of a copy, room for the ranks of a row's adapters, words that [`Kernel::kv_words`] counts, workgroups that [`Kernel::attention_tiles`] counts; 1
     /// where a workgroup has a row.
     pub n: u32,
     /// Rows.
@@ -196,78 +153,8 @@ pub struct Extent {
     pub slots: u32,
 }
 
-impl RowTile {
-    /// Number of rows.
-    pub fn n_rows(self) -> u32 {
-        match self {
-            RowTile::One => 1,
-            RowTile::Four => 4,
-            RowTile::Sixteen => 16,
-        }
-    }
-
-    /// The smallest tile for so many rows: more go in several tiles.
-    pub fn of(n_rows: usize) -> RowTile {
-        match n_rows {
-            0 | 1 => RowTile::One,
-            2..=4 => RowTile::Four,
-            _ => RowTile::Sixteen,
-        }
-    }
-
-    /// Outputs that a workgroup computes.
-    fn n_outs(self) -> u32 {
-        if self == RowTile::Sixteen { 2 } else { 4 }
-    }
-}
-
-impl HeadTile {
-    /// Number of heads.
-    pub fn n_heads(self) -> u32 {
-        match self {
-            HeadTile::One => 1,
-            HeadTile::Four => 4,
-        }
-    }
-}
-
-impl KvType {
-    /// Values in a word of the cache.
-    pub fn values_per_word(self) -> u32 {
-        match self {
-            KvType::F16 => 2,
-            KvType::F32 => 1,
-        }
-    }
-}
-
 /// Both reductions.
 const REDUCTIONS: [Reduction; 2] = [Reduction::Subgroup, Reduction::Shared];
-
-impl ShaderActivation {
-    /// Every function.
-    pub const ALL: [ShaderActivation; 6] = [
-        ShaderActivation::Silu,
-        ShaderActivation::GeluTanh,
-        ShaderActivation::GeluErf,
-        ShaderActivation::Relu,
-        ShaderActivation::ReluSqr,
-        ShaderActivation::ClampedSwiglu,
-    ];
-
-    /// Name of the WGSL function.
-    fn wgsl(self) -> &'static str {
-        match self {
-            ShaderActivation::Silu => "silu",
-            ShaderActivation::GeluTanh => "gelu_tanh",
-            ShaderActivation::GeluErf => "gelu_erf",
-            ShaderActivation::Relu => "relu",
-            ShaderActivation::ReluSqr => "relu_sqr",
-            // Its gate is the kernel's own.
-            ShaderActivation::ClampedSwiglu => "silu",
-        }
-    }
-}
 
 impl Kernel {
     /// Every kernel: each operation with each of its constants.
@@ -286,13 +173,19 @@ impl Kernel {
             all.extend([false, true].map(|is_centred| Kernel::Norm { is_centred, reduction }));
             for kv in [KvType::F16, KvType::F32] {
                 for is_split in [false, true] {
-                    let tiles = [HeadTile::One, HeadTile::Four];
-                    all.extend(tiles.map(|heads| Kernel::Attention { kv, heads, is_split, reduction }));
+                    // Wide heads share their keys: there are always several.
+                    let tiles = [
+                        (HeadTile::One, HeadWidth::Normal),
+                        (HeadTile::Four, HeadWidth::Normal),
+                        (HeadTile::Four, HeadWidth::Wide),
+                    ];
+                    all.extend(tiles.map(|(heads, width)| Kernel::Attention { kv, heads, is_split, width, reduction }));
                 }
             }
             all.push(Kernel::Softmax { reduction });
             all.push(Kernel::TopK { reduction });
             all.push(Kernel::RouteExperts { reduction });
+            all.push(Kernel::LowRankShrink { reduction });
         }
         for function in ShaderActivation::ALL {
             let is_only_gated = function == ShaderActivation::ClampedSwiglu;
@@ -302,7 +195,9 @@ impl Kernel {
         all.extend([false, true].map(|is_neox| Kernel::Rope { is_neox }));
         all.extend([KvType::F16, KvType::F32].map(|kv| Kernel::KvAppend { kv }));
         all.extend([Kernel::AttentionMerge, Kernel::Add, Kernel::Gather, Kernel::CombineExperts]);
-        all.extend([Kernel::ConvAppend, Kernel::ShortConv]);
+        all.extend([Kernel::ConvAppend, Kernel::ShortConv, Kernel::CopyHeads, Kernel::CausalConv]);
+        all.extend([false, true].map(|has_heads| Kernel::Scan { has_heads }));
+        all.push(Kernel::LowRankExpand);
         all
     }
 
@@ -321,10 +216,12 @@ impl Kernel {
             Kernel::Activate { function, .. } => function.wgsl().to_owned(),
             Kernel::Add => "add".to_owned(),
             Kernel::Gather => "gather".to_owned(),
+            Kernel::CopyHeads => "copy_heads".to_owned(),
             Kernel::KvAppend { kv } => format!("kv_append_{}", kv_name(kv)),
-            Kernel::Attention { kv, heads, is_split, .. } => {
+            Kernel::Attention { kv, heads, is_split, width, .. } => {
                 let split = if is_split { "_split" } else { "" };
-                format!("attention_{}_h{}{split}", kv_name(kv), heads.n_heads())
+                let wide = if width == HeadWidth::Wide { "_wide" } else { "" };
+                format!("attention_{}_h{}{wide}{split}", kv_name(kv), heads.n_heads())
             }
             Kernel::AttentionMerge => "attention_merge".to_owned(),
             Kernel::Softmax { .. } => "softmax".to_owned(),
@@ -333,6 +230,10 @@ impl Kernel {
             Kernel::CombineExperts => "combine_experts".to_owned(),
             Kernel::ConvAppend => "conv_append".to_owned(),
             Kernel::ShortConv => "short_conv".to_owned(),
+            Kernel::CausalConv => "causal_conv".to_owned(),
+            Kernel::Scan { has_heads } => if has_heads { "scan_heads" } else { "scan_channels" }.to_owned(),
+            Kernel::LowRankShrink { .. } => "low_rank_shrink".to_owned(),
+            Kernel::LowRankExpand => "low_rank_expand".to_owned(),
         };
         if self.reduction() == Some(Reduction::Shared) { base + "_shared" } else { base }
     }
@@ -346,7 +247,8 @@ impl Kernel {
             | Kernel::Attention { reduction, .. }
             | Kernel::Softmax { reduction }
             | Kernel::TopK { reduction }
-            | Kernel::RouteExperts { reduction } => Some(reduction),
+            | Kernel::RouteExperts { reduction }
+            | Kernel::LowRankShrink { reduction } => Some(reduction),
             _ => None,
         }
     }
@@ -374,7 +276,9 @@ impl Kernel {
     pub fn workgroup_len(&self) -> u32 {
         match self {
             Kernel::MatVec { .. } | Kernel::ExpertMatVec { .. } | Kernel::Attention { .. } => 64,
-            Kernel::RouteExperts { .. } | Kernel::AttentionMerge => 64,
+            Kernel::RouteExperts { .. } | Kernel::AttentionMerge | Kernel::LowRankShrink { .. } => 64,
+            // A lane computes many rows: small workgroups go to more cores.
+            Kernel::CausalConv | Kernel::Scan { .. } => 64,
             _ => 256,
         }
     }
@@ -397,13 +301,18 @@ impl Kernel {
             | Kernel::KvAppend { .. }
             | Kernel::CombineExperts
             | Kernel::ConvAppend
-            | Kernel::ShortConv => [n.div_ceil(self.workgroup_len()), rows, slots],
+            | Kernel::ShortConv
+            | Kernel::CopyHeads
+            | Kernel::CausalConv
+            | Kernel::Scan { .. }
+            | Kernel::LowRankExpand => [n.div_ceil(self.workgroup_len()), rows, slots],
             Kernel::Norm { .. }
             | Kernel::Attention { .. }
             | Kernel::AttentionMerge
             | Kernel::Softmax { .. }
             | Kernel::TopK { .. }
-            | Kernel::RouteExperts { .. } => [n, rows, slots],
+            | Kernel::RouteExperts { .. }
+            | Kernel::LowRankShrink { .. } => [n, rows, slots],
         }
     }
 

@@ -32,12 +32,13 @@ mod repack;
 pub use binding::{Access, Binding, METAL_PASS_INDEX, METAL_SIZES_INDEX, PARAMS_BINDING, PASS_BINDINGS};
 pub use format::{UNIT_LEN, WeightFormat};
 pub use kernel::{
-    DeviceNeeds, Extent, HeadTile, KV_BLOCK, Kernel, KvType, Reduction, RowTile, ShaderActivation, TileType,
+    DeviceNeeds, Extent, HeadTile, HeadWidth, KV_BLOCK, Kernel, KvType, Reduction, RowTile, ShaderActivation, TileType,
 };
 pub use metal::{METAL_KERNELS, MetalKernel};
 pub use params::{
-    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, ConvParams, EmbedParams,
-    ExpertLinearParams, KvAppendParams, LinearParams, NormParams, RECORD_WORDS, RopeParams, RouteParams, RowRecord,
-    SoftmaxParams, TopKParams, flags,
+    ADAPTERS_MAX, ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CausalConvParams, CombineParams,
+    ConvParams, CopyHeadsParams, EmbedParams, ExpertLinearParams, KvAppendParams, LOW_RANK_F32, LOW_RANK_GAIN,
+    LOW_RANK_PLACE_WORDS, LinearParams, LowRankParams, NO_ADAPTER, NormParams, RECORD_WORDS, RopeParams, RouteParams,
+    RowRecord, ScanParams, SoftmaxParams, TopKParams, flags, low_rank_words,
 };
 pub use repack::{RepackError, repack};

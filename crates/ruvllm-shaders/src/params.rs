@@ -25,6 +25,10 @@ pub mod flags {
     pub const HAS_SINKS: u32 = 16;
     /// Weights of the chosen experts are rescaled to sum to one.
     pub const NORMALIZE: u32 = 32;
+    /// The binding `experts` says which layer each slot of a row is of.
+    pub const HAS_EXPERTS: u32 = 64;
+    /// A slot goes through the expert, or the layer, of its own number; the binding `experts` is not read.
+    pub const SLOT_IS_EXPERT: u32 = 128;
 }
 
 /// A parameter as the word that the device reads.
@@ -44,6 +48,7 @@ impl Word for f32 {
     }
 }
 
+/// Makes a struct of parameters, in Rust and in WGSL, of one list of fields.
 macro_rules! params {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ident,)* })*) => {$(
         $(#[$doc])*
@@ -69,12 +74,20 @@ macro_rules! params {
     )*};
 }
 
+mod low_rank;
+mod recurrent;
+
+pub use low_rank::{
+    ADAPTERS_MAX, LOW_RANK_F32, LOW_RANK_GAIN, LOW_RANK_PLACE_WORDS, LowRankParams, NO_ADAPTER, low_rank_words,
+};
+pub use recurrent::{CausalConvParams, ScanParams};
+
 params! {
     /// Parameters of a product with a matrix of weights.
     LinearParams {
         /// Units of a row of weights.
         n_units: u32,
-        /// A quarter of the values of a row, which is a multiple of four.
+        /// A quarter of the values of a row, which is a multiple of four, or padded with zeros to one.
         n_quads: u32,
         /// Words of a row of weights.
         row_words: u32,
@@ -131,7 +144,7 @@ params! {
         n_experts: u32,
         /// Count of the pass that is the number of rows.
         count: u32,
-        /// `HAS_BIAS`, `ACCUMULATE`.
+        /// `HAS_BIAS`, `ACCUMULATE`, `SLOT_IS_EXPERT`.
         flags: u32,
     }
 
@@ -245,6 +258,28 @@ params! {
         flags: u32,
     }
 
+    /// Parameters of copying a part of each head of rows.
+    CopyHeadsParams {
+        /// Values that are copied of a head.
+        n: u32,
+        /// Heads of a row.
+        n_heads: u32,
+        /// Start of the input.
+        x_offset: u32,
+        /// Distance of the rows of the input.
+        x_stride: u32,
+        /// Distance of the heads of the input; 0 if they share one.
+        x_head_stride: u32,
+        /// Start of the output.
+        y_offset: u32,
+        /// Distance of the rows of the output.
+        y_stride: u32,
+        /// Distance of the heads of the output.
+        y_head_stride: u32,
+        /// Count of the pass that is the number of rows.
+        count: u32,
+    }
+
     /// Parameters of writing to the KV cache.
     KvAppendParams {
         /// Heads of keys and values.
@@ -271,9 +306,9 @@ params! {
         n_heads: u32,
         /// Heads of keys and values.
         n_kv_heads: u32,
-        /// Values of a key, 256 at most.
+        /// Values of a key, 256 at most, 640 where heads are wide.
         k_dim: u32,
-        /// Values of a value, 256 at most.
+        /// Values of a value, as many at most.
         v_dim: u32,
         /// Start of the queries.
         q_offset: u32,
@@ -421,6 +456,10 @@ pub struct RowRecord {
     pub n_keys: u32,
     /// Row of the pass that the logits of this number are made of.
     pub source: u32,
+    /// First row of its sequence in the pass.
+    pub first: u32,
+    /// Place of its sequence among recurrent states.
+    pub state: u32,
 }
 
 impl RowRecord {
@@ -429,11 +468,11 @@ impl RowRecord {
 
     /// WGSL of the struct that kernels read.
     pub(crate) const WGSL: &'static str = "struct RowRecord {\n    token: u32,\n    slot: u32,\n    table: u32,\n    \
-                                           n_keys: u32,\n    source: u32,\n    free_a: u32,\n    free_b: u32,\n    \
-                                           free_c: u32,\n}\n";
+                                           n_keys: u32,\n    source: u32,\n    first: u32,\n    state: u32,\n    \
+                                           free: u32,\n}\n";
 
     /// The record as it lies in the storage buffer.
     pub fn words(&self) -> [u32; Self::WORDS] {
-        [self.token, self.slot, self.table, self.n_keys, self.source, 0, 0, 0]
+        [self.token, self.slot, self.table, self.n_keys, self.source, self.first, self.state, 0]
     }
 }

@@ -1,6 +1,8 @@
 //! The contract over a model on the device: sequences, batches, and what is read back.
 
+mod adapted;
 mod embeddings;
+mod first;
 mod hidden;
 mod paged;
 mod profile;
@@ -16,12 +18,17 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_gpu::{Gpu, GpuStats};
 use ruvllm_kernels::attention::BLOCK_TOKENS;
 use ruvllm_kernels::rope::Rope;
+use ruvllm_kernels::{Isa, dequant};
+use ruvllm_lora::Targets;
+use ruvllm_lora::gate::GateScratch;
+use ruvllm_lora::loader::AdapterLoader;
 use ruvllm_shaders::RowRecord;
 use ruvllm_threads::ThreadPool;
 
 use crate::device_model::{DeviceModel, PassRows, Readout, push_angles};
 use crate::kv::KvStore;
 
+pub(crate) use first::ComputedFirst;
 pub use profile::KernelTime;
 
 /// A model on a GPU.
@@ -44,6 +51,11 @@ pub struct WgpuBackend {
     hidden: Vec<f32>,
     /// Threads for work between passes, made when they are asked for.
     threads: OnceLock<Arc<ThreadPool>>,
+    /// Linear layers that adapters can change.
+    targets: Arc<Targets>,
+    gating: GateScratch,
+    /// Backend of the layers before those of the device, if these are not all.
+    first: Option<ComputedFirst>,
 }
 
 /// Rows that are added to the embeddings of tokens.
@@ -65,6 +77,7 @@ pub(crate) struct BackendParts {
     pub ranker: Option<PairHead>,
     pub kv: KvStore,
     pub info: ModelInfo,
+    pub first: Option<ComputedFirst>,
 }
 
 /// Part of a call that goes into one pass.
@@ -77,8 +90,13 @@ struct Piece<'a> {
 
 impl WgpuBackend {
     pub(crate) fn assemble(parts: BackendParts) -> WgpuBackend {
-        let BackendParts { file, spec, model, ropes, tables, ranker, kv, mut info } = parts;
-        info.n_rewind_max = if spec.is_encoder { 0 } else { info.n_ctx };
+        let BackendParts { file, spec, model, ropes, tables, ranker, kv, mut info, first } = parts;
+        info.n_rewind_max = if spec.is_encoder || model.has_state() { 0 } else { info.n_ctx };
+        if let Some(first) = &first {
+            info.n_rewind_max = info.n_rewind_max.min(first.n_rewind_max());
+            info.device.name = format!("{} behind {}", info.device.name, first.device_name());
+        }
+        let targets = Arc::new(Targets::of_model(&spec));
         let pass = PassRows { angles: vec![Vec::new(); ropes.len()], ..PassRows::default() };
         WgpuBackend {
             file,
@@ -94,6 +112,9 @@ impl WgpuBackend {
             logits: Vec::new(),
             hidden: Vec::new(),
             threads: OnceLock::new(),
+            targets,
+            gating: GateScratch::default(),
+            first,
         }
     }
 
@@ -105,6 +126,11 @@ impl WgpuBackend {
     /// Returns the device.
     pub fn gpu(&self) -> &Gpu {
         &self.model.gpu
+    }
+
+    /// Returns the number of layers on the device: the last ones of the model.
+    pub fn n_gpu_layers(&self) -> usize {
+        self.model.n_layers()
     }
 
     /// Returns what was made and done on the device since it was opened.
@@ -144,9 +170,10 @@ impl WgpuBackend {
         Ok(reserved?)
     }
 
-    /// Puts pieces of sequences, for which room is reserved, into the pass at hand. `second_from`: the token of each from
-    /// which on a second text begins.
-    fn fill_pass(&mut self, pieces: &[Piece<'_>], second_from: usize) {
+    /// Puts pieces of sequences, for which room is reserved and whose adapters are on the device, into the pass at hand.
+    /// `second_from`: the token of each from which on a second text begins.
+    fn fill_pass(&mut self, pieces: &[Piece<'_>], second_from: usize) -> Result<(), BackendError> {
+        self.fill_members(pieces)?;
         let pass = &mut self.pass;
         pass.rows.clear();
         pass.tables.clear();
@@ -156,7 +183,7 @@ impl WgpuBackend {
         for Piece { seq, tokens, wanted } in pieces {
             let open = self.kv.get(*seq).expect("checked to be open");
             let (first, n, table) = (open.sequence.len(), tokens.len(), pass.tables.len());
-            let n_blocks = (first + n).div_ceil(BLOCK_TOKENS);
+            let (first_row, n_blocks) = (pass.rows.len(), (first + n).div_ceil(BLOCK_TOKENS));
             pass.tables.extend(open.sequence.blocks().take(n_blocks).map(|block| block.index() as u32));
             for (i, token) in tokens.iter().enumerate() {
                 let position = first + i;
@@ -167,6 +194,8 @@ impl WgpuBackend {
                     table: table as u32,
                     n_keys: (if self.spec.is_encoder { first + n } else { position + 1 }) as u32,
                     source: 0,
+                    first: first_row as u32,
+                    state: seq.0 as u32,
                 });
                 for (rope, angles) in self.ropes.iter().zip(&mut pass.angles) {
                     push_angles(rope, position, &mut self.turned, angles);
@@ -177,11 +206,23 @@ impl WgpuBackend {
             let end = pass.rows.len();
             pass.wanted.extend((end - n_wanted..end).map(|row| row as u32));
         }
+        self.run_first(pieces)
     }
 
-    /// Computes segments in passes of as many rows as there are buffers for.
+    /// Computes segments in passes of as many rows as there are buffers for; those whose adapters are on the device together,
+    /// in order.
     fn compute(&mut self, segments: &[Segment<'_>]) -> Result<(), BackendError> {
         let readout = self.readout(segments);
+        let mut rest = segments;
+        while !rest.is_empty() {
+            let n = self.ready_adapters(rest)?;
+            self.compute_some(&rest[..n], readout)?;
+            rest = &rest[n..];
+        }
+        Ok(())
+    }
+
+    fn compute_some(&mut self, segments: &[Segment<'_>], readout: Readout) -> Result<(), BackendError> {
         let mut next = (0, 0);
         while next.0 < segments.len() {
             let (mut pieces, mut n_left) = (Vec::with_capacity(segments.len()), self.model.rows.n_rows);
@@ -193,7 +234,7 @@ impl WgpuBackend {
                 n_left -= n;
                 next = if end == segment.tokens.len() { (next.0 + 1, 0) } else { (next.0, end) };
             }
-            self.fill_pass(&pieces, usize::MAX);
+            self.fill_pass(&pieces, usize::MAX)?;
             match readout {
                 Readout::States => self.run_changed(&pieces)?,
                 readout => self.run_pass(readout)?,
@@ -281,9 +322,7 @@ impl TokenModel for WgpuBackend {
     }
 
     fn open(&mut self, prompt: Option<&[u32]>, salt: &CacheSalt) -> Result<(SeqId, usize), BackendError> {
-        if !salt.adapters.is_empty() {
-            return Err(BackendError::unsupported("backend gpu applies no adapters; use native"));
-        }
+        self.check_adapters(&salt.adapters)?;
         if let Some(kv) = salt.kv.filter(|kv| *kv != self.kv.policy()) {
             let own = self.kv.policy();
             let line = format!("backend gpu keeps keys and values as {own} here, not as {kv}; load it with --kv {kv}");
@@ -293,22 +332,38 @@ impl TokenModel for WgpuBackend {
             Some(tokens) => self.kv.add_known(tokens, salt)?,
             None => self.kv.add(salt)?,
         };
+        if let Some(Err(error)) = self.first.as_mut().map(|first| first.open(seq)) {
+            self.kv.remove(seq, false);
+            return Err(error);
+        }
         Ok((seq, self.n_tokens(seq)))
     }
 
     fn fork(&mut self, seq: SeqId, len: usize) -> Result<SeqId, BackendError> {
         self.check_len(seq, len)?;
-        self.kv.fork(seq, len)
+        self.check_state(seq, len, "forks")?;
+        let child = self.kv.fork(seq, len)?;
+        let copied = self.model.copy_state(seq.0, child.0);
+        let forked = copied.and_then(|()| self.first.as_mut().map_or(Ok(()), |first| first.fork(seq, len, child)));
+        match forked {
+            Ok(()) => Ok(child),
+            Err(error) => {
+                self.kv.remove(child, false);
+                Err(error)
+            }
+        }
     }
 
     fn rewind(&mut self, seq: SeqId, len: usize) -> Result<(), BackendError> {
         self.check_len(seq, len)?;
+        self.check_state(seq, len, "goes back")?;
+        self.first.as_mut().map_or(Ok(()), |first| first.rewind(seq, len))?;
         self.kv.truncate(seq, len);
         Ok(())
     }
 
     fn close(&mut self, seq: SeqId) {
-        self.kv.remove(seq, true);
+        self.remove(seq, true);
     }
 
     fn n_tokens(&self, seq: SeqId) -> usize {
@@ -360,6 +415,12 @@ impl TokenModel for WgpuBackend {
         Some(self)
     }
 
+    fn adapters(&self) -> Option<AdapterLoader> {
+        let loader =
+            || AdapterLoader::new(Arc::clone(&self.targets), Arc::clone(&self.file), dequant::pick(Isa::best()));
+        self.first.is_none().then(loader)
+    }
+
     fn model_spec(&self) -> Option<&ModelSpec> {
         Some(&self.spec)
     }
@@ -371,6 +432,16 @@ impl WgpuBackend {
         if len > n_tokens {
             let line = format!("sequence {} has {n_tokens} tokens, not {len}", seq.0);
             return Err(BackendError::new(BackendErrorKind::Options, line));
+        }
+        Ok(())
+    }
+    /// Checks that a sequence is not to begin again at `len`, if it has a state that is not kept of each token.
+    fn check_state(&self, seq: SeqId, len: usize, what: &str) -> Result<(), BackendError> {
+        let n_tokens = self.n_tokens(seq);
+        if len < n_tokens && self.model.has_state() {
+            let line =
+                format!("a sequence with recurrent state {what} at its end only ({n_tokens} tokens), not at {len}");
+            return Err(BackendError::unsupported(line));
         }
         Ok(())
     }

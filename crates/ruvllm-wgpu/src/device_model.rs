@@ -1,22 +1,23 @@
 //! A model on the device: weights, cache, buffers, and every dispatch of its passes, made once.
 
+mod plans;
+
 use ruvllm_backend::{BackendError, ModelSpec};
 use ruvllm_gpu::{Gpu, GpuBuffer, PassBuffers, PassInput, PassPlan, ReadBack, StepTime, WeightMatrix, WordCopy};
 use ruvllm_kernels::attention::BLOCK_TOKENS;
-use ruvllm_kernels::rope::{Rope, RopeStyle};
+use ruvllm_kernels::rope::Rope;
 use ruvllm_kvcache::KvFormat;
-use ruvllm_model::{AttentionSpec, MixerSpec};
-use ruvllm_shaders::{KvType, RowRecord};
+use ruvllm_model::{FfnSpec, LayerSpec, MixerSpec};
+use ruvllm_shaders::RowRecord;
 
+use crate::adapters::{AdapterBank, BankLimits, WantedAdapters};
+use crate::cache_shape::{CacheShape, cache_shapes};
 use crate::error::failed;
-use crate::layers::{Layer, LayerCache, LayerSteps, RopeShape, split_words};
+use crate::layers::{Layer, LayerCache, split_words};
 use crate::scratch::{RowLimits, Scratch};
-use crate::steps::{LinearRef, RowClass, StepList, Target};
+use crate::steps::{LinearRef, RowClass};
 use crate::weights::{Linear, Norm, Weights};
-
-/// Count of the pass that is all its rows, and the one that is the rows whose logits or states are wanted.
-const ROWS: usize = 0;
-const OUTPUTS: usize = 1;
+use plans::{AdaptedPlans, Plans};
 
 /// Sizes of the cache and of passes.
 #[derive(Clone, Copy, Debug)]
@@ -26,47 +27,39 @@ pub(crate) struct DeviceSizes {
     pub n_blocks: usize,
     pub format: KvFormat,
     pub rows: RowLimits,
+    /// Another backend computes the layers before those of the device.
+    pub has_first: bool,
 }
 
 /// A model on the device.
 pub(crate) struct DeviceModel {
     pub gpu: Gpu,
     pub rows: RowLimits,
+    sizes: DeviceSizes,
+    limits: BankLimits,
     n_vocab: usize,
     n_embd: usize,
-    tokens: WeightMatrix,
+    /// The table of tokens; none if nothing on the device reads it.
+    tokens: Option<WeightMatrix>,
     input_norm: Option<Norm>,
     layers: Vec<Layer>,
     output_norm: Option<Norm>,
     head: Option<Head>,
     caches: Vec<LayerCache>,
-    /// Words of a block's keys and values, by layer.
-    block_words: Vec<[usize; 2]>,
-    /// A block passes through it when it is copied.
+    /// A block, or a sequence's state, passes through it when it is copied.
     copied: GpuBuffer,
     scratch: Scratch,
     plans: Plans,
+    /// Adapters on the device, and the plans with them.
+    adapted: Option<AdaptedPlans>,
     pass: PassBuffers,
     read: Reads,
 }
 
 enum Head {
-    /// The table of tokens.
-    Tied(Option<GpuBuffer>),
+    /// The table of tokens, as a linear layer of a number with a bias.
+    Tied(usize, Option<GpuBuffer>),
     Own(Linear),
-}
-
-/// The dispatches.
-#[derive(Default)]
-struct Plans {
-    /// From tokens through all layers, by class of the number of rows.
-    body: Vec<PassPlan>,
-    /// From the stream to final hidden states of the wanted rows.
-    states: Option<PassPlan>,
-    /// From those to logits, by class of their number; none of an encoder.
-    head: Vec<PassPlan>,
-    /// The most likely token of each.
-    best: Option<PassPlan>,
 }
 
 struct Reads {
@@ -87,6 +80,8 @@ pub(crate) struct PassRows {
     pub positions: Vec<f32>,
     /// Rows that are wanted.
     pub wanted: Vec<u32>,
+    /// Adapters of the rows with their strengths; empty if no row has any.
+    pub members: Vec<u32>,
 }
 
 /// Result that is read back of the wanted rows.
@@ -112,8 +107,12 @@ impl DeviceModel {
         upload: &mut dyn FnMut(&Gpu) -> Result<DeviceWeights, BackendError>,
     ) -> Result<DeviceModel, BackendError> {
         // The cache first: it is what the sizes were chosen for, and it costs nothing if it does not fit.
-        let (caches, block_words) = make_caches(&gpu, spec, sizes)?;
-        let n_copied = block_words.iter().flatten().copied().max().unwrap_or(0);
+        let caches = make_caches(&gpu, spec, sizes)?;
+        let most_words = |cache: &LayerCache| {
+            let [keys, values] = cache.block_words(sizes.format);
+            keys.max(values).max(cache.shape.n_state)
+        };
+        let n_copied = caches.iter().map(most_words).max().unwrap_or(0);
         let buffer = |name: &str, n: usize| gpu.buffer(name, n).map_err(failed);
         let copied = buffer("copies of blocks", n_copied)?;
         let scratch = Scratch::new(&gpu, spec, sizes.rows, split_words(&spec.layers, sizes.n_ctx))?;
@@ -130,6 +129,8 @@ impl DeviceModel {
         let mut model = DeviceModel {
             gpu,
             rows: sizes.rows,
+            sizes,
+            limits: bank_limits(spec, sizes),
             n_vocab: spec.n_vocab,
             n_embd: spec.n_embd,
             tokens,
@@ -138,82 +139,79 @@ impl DeviceModel {
             output_norm,
             head,
             caches,
-            block_words,
             copied,
             scratch,
             plans: Plans::default(),
+            adapted: None,
             pass,
             read,
         };
-        model.plans = model.make_plans(spec, sizes)?;
+        model.plans = model.make_plans(spec)?;
         model.gpu.wait().map_err(failed)?;
         Ok(model)
     }
 
-    fn make_plans(&self, spec: &ModelSpec, sizes: DeviceSizes) -> Result<Plans, BackendError> {
-        let (on, gpu) = (&self.scratch, &self.gpu);
-        let shape = |rope: &ruvllm_model::RopeSpec| RopeShape {
-            is_neox: rope.style == RopeStyle::Neox,
-            n_pairs: rope.n_rot / 2,
-        };
-        let ropes: Vec<RopeShape> = spec.ropes.iter().map(shape).collect();
-        let list =
-            |class, count| StepList { class, reduction: gpu.reduction(), none: &on.none, count, steps: Vec::new() };
-        let mut plans = Plans::default();
-        let mut place = 0;
-        for class in RowClass::ALL {
-            let mut steps = LayerSteps {
-                list: list(class, ROWS),
-                on,
-                ropes: &ropes,
-                n_embd: self.n_embd,
-                n_ctx: sizes.n_ctx,
-                kv: kv_type(sizes.format),
-                residual_scale: spec.residual_scale,
-                place: 0,
-            };
-            steps.list.embed(&self.tokens, spec.input.scale, &on.stream[0]);
-            if spec.input.positions.is_some() || spec.input.types.is_some() {
-                steps.list.add(&on.positions, None, &on.stream[0], self.n_embd, 1.0);
-            }
-            steps.norm_stream(self.input_norm.as_ref());
-            for (layer, cache) in self.layers.iter().zip(&self.caches) {
-                steps.layer(layer, cache);
-            }
-            place = steps.place;
-            plans.body.push(gpu.plan(&steps.list.steps).map_err(failed)?);
-        }
-        let mut states = list(RowClass::One, OUTPUTS);
-        match &self.output_norm {
-            None => states.gather(&on.stream[place], &on.hidden, self.n_embd),
-            Some(norm) => {
-                states.gather(&on.stream[place], &on.outputs, self.n_embd);
-                states.norm(norm, &on.outputs, &on.hidden, self.n_embd);
-            }
-        }
-        plans.states = Some(gpu.plan(&states.steps).map_err(failed)?);
-        let Some(head) = self.head() else { return Ok(plans) };
-        for class in RowClass::ALL {
-            let mut steps = list(class, OUTPUTS);
-            steps.linear(head, &on.hidden, Target::write(&on.logits));
-            plans.head.push(gpu.plan(&steps.steps).map_err(failed)?);
-        }
-        let mut best = list(RowClass::One, OUTPUTS);
-        best.most_likely(&on.logits, [&on.ids, &on.values], self.n_vocab);
-        plans.best = Some(gpu.plan(&best.steps).map_err(failed)?);
-        Ok(plans)
-    }
-
     fn head(&self) -> Option<LinearRef<'_>> {
         Some(match self.head.as_ref()? {
-            Head::Tied(bias) => LinearRef { matrix: &self.tokens, bias: bias.as_ref() },
+            Head::Tied(id, bias) => LinearRef { id: *id, matrix: self.tokens.as_ref()?, bias: bias.as_ref() },
             Head::Own(linear) => linear.into(),
         })
+    }
+
+    /// Returns the number of its layers.
+    pub(crate) fn n_layers(&self) -> usize {
+        self.layers.len()
     }
 
     /// Returns whether it gives logits.
     pub(crate) fn has_head(&self) -> bool {
         self.head.is_some()
+    }
+
+    /// Brings adapters to the device that are not there, for the passes that follow.
+    ///
+    /// # Errors
+    /// They are too many for a binding or the memory, or the device is lost.
+    pub(crate) fn ready_adapters(&mut self, spec: &ModelSpec, wanted: &WantedAdapters) -> Result<(), BackendError> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let kept = self.adapted.take().filter(|adapted| adapted.bank.has_room(wanted));
+        let (mut bank, plans) = match kept {
+            Some(AdaptedPlans { bank, body, head }) => (bank, Some((body, head))),
+            None => {
+                wanted.check(&self.gpu, self.limits)?;
+                (AdapterBank::new(&self.gpu, self.limits, wanted)?, None)
+            }
+        };
+        let changes_more = bank.upload(&self.gpu, wanted)?;
+        let (body, head) = match plans.filter(|_| !changes_more) {
+            Some(plans) => plans,
+            None => {
+                let (body, _) = self.body_plans(spec, Some(bank.steps(false)))?;
+                (body, self.head_plans(Some(bank.steps(true)))?)
+            }
+        };
+        self.adapted = Some(AdaptedPlans { bank, body, head });
+        Ok(())
+    }
+
+    /// Checks that adapters can be brought to the device.
+    ///
+    /// # Errors
+    /// One line: they are larger than a binding.
+    pub(crate) fn check_adapters(&self, wanted: &WantedAdapters) -> Result<(), BackendError> {
+        wanted.check(&self.gpu, self.limits)
+    }
+
+    /// Returns the adapters on the device, if there are any.
+    pub(crate) fn adapters(&self) -> Option<&AdapterBank> {
+        self.adapted.as_ref().map(|adapted| &adapted.bank)
+    }
+
+    /// Returns whether sequences have a recurrent state.
+    pub(crate) fn has_state(&self) -> bool {
+        self.caches.iter().any(|cache| cache.shape.n_state > 0)
     }
 
     /// Computes the rows of a pass, and hands what is read of the wanted ones to `take`, in order. All of it is one command
@@ -227,20 +225,29 @@ impl DeviceModel {
         self.write_inputs(pass)?;
         let n_rows = pass.rows.len();
         let n_outputs = if readout == Readout::States { self.rows.n_rows } else { self.rows.n_outputs };
-        let body = &self.plans.body[RowClass::of(n_rows) as usize];
-        let PassRows { rows, tables, wanted, .. } = pass;
+        let adapted = self.adapted.as_ref().filter(|_| !pass.members.is_empty());
+        let bodies = adapted.map_or(&self.plans.body, |adapted| &adapted.body);
+        let body = &bodies[RowClass::of(n_rows) as usize];
+        let PassRows { rows, tables, wanted, members, .. } = pass;
+        if let Some(adapted) = adapted {
+            adapted.bank.write_rows(&self.gpu, members)?;
+        }
         if wanted.is_empty() {
             let input = PassInput { counts: [n_rows as u32, 0, 0, 0], rows, tables };
             return self.gpu.run_all(&[body], &self.pass, input, &[]).map(drop).map_err(failed);
         }
         for (i, part) in wanted.chunks(n_outputs).enumerate() {
             rows.iter_mut().zip(part).for_each(|(row, source)| row.source = *source);
+            if let Some(adapted) = adapted.filter(|_| readout != Readout::States) {
+                adapted.bank.write_outputs(&self.gpu, members, part)?;
+            }
             let input = PassInput { counts: [n_rows as u32, part.len() as u32, 0, 0], rows, tables };
             let mut plans: Vec<&PassPlan> = Vec::with_capacity(4);
             plans.extend((i == 0).then_some(body));
             plans.extend(&self.plans.states);
             if readout != Readout::States {
-                plans.extend(self.plans.head.get(RowClass::of(part.len()) as usize));
+                let heads = adapted.map_or(&self.plans.head, |adapted| &adapted.head);
+                plans.extend(heads.get(RowClass::of(part.len()) as usize));
             }
             plans.extend(self.plans.best.iter().filter(|_| readout == Readout::Best));
             let states = self.read.hidden.first(part.len() * self.n_embd);
@@ -254,14 +261,26 @@ impl DeviceModel {
         Ok(())
     }
 
-    /// Multiplies final hidden states with the head, and hands the logits to `take`, in order.
-    pub(crate) fn head_of(&self, hidden: &[f32], take: &mut dyn FnMut(Vec<Vec<u32>>)) -> Result<(), BackendError> {
-        for part in hidden.chunks(self.rows.n_outputs * self.n_embd) {
+    /// Multiplies final hidden states with the head, and hands the logits to `take`, in order. With a pass and the rows of it that
+    /// the states are of, by the adapters of those rows.
+    pub(crate) fn head_of(
+        &self,
+        hidden: &[f32],
+        of: Option<(&PassRows, &[u32])>,
+        take: &mut dyn FnMut(Vec<Vec<u32>>),
+    ) -> Result<(), BackendError> {
+        let of = of.filter(|(pass, _)| !pass.members.is_empty());
+        let adapted = self.adapted.as_ref().zip(of);
+        let heads = adapted.map_or(&self.plans.head, |(adapted, _)| &adapted.head);
+        for (i, part) in hidden.chunks(self.rows.n_outputs * self.n_embd).enumerate() {
             let n = part.len() / self.n_embd;
             self.gpu.write(&self.scratch.hidden, 0, bytemuck::cast_slice(part)).map_err(failed)?;
+            if let Some((adapted, (pass, rows))) = adapted {
+                let rows = &rows[i * self.rows.n_outputs..][..n];
+                adapted.bank.write_outputs(&self.gpu, &pass.members, rows)?;
+            }
             let input = PassInput { counts: [0, n as u32, 0, 0], rows: &[], tables: &[] };
-            let plan = self.plans.head.get(RowClass::of(n) as usize);
-            let plans: Vec<&PassPlan> = plan.into_iter().collect();
+            let plans: Vec<&PassPlan> = heads.get(RowClass::of(n) as usize).into_iter().collect();
             let read = [self.read.logits.first(n * self.n_vocab)];
             take(self.gpu.run_all(&plans, &self.pass, input, &read).map_err(failed)?);
         }
@@ -284,6 +303,11 @@ impl DeviceModel {
         Ok(times)
     }
 
+    /// Writes the residual stream behind the first layers, which another backend computed, of the rows of a pass.
+    pub(crate) fn write_stream(&self, rows: &[f32]) -> Result<(), BackendError> {
+        self.gpu.write(&self.scratch.stream[0], 0, bytemuck::cast_slice(rows)).map_err(failed)
+    }
+
     fn write_inputs(&self, pass: &PassRows) -> Result<(), BackendError> {
         for (angles, buffer) in pass.angles.iter().zip(&self.scratch.angles) {
             self.gpu.write(buffer, 0, bytemuck::cast_slice(angles)).map_err(failed)?;
@@ -298,8 +322,9 @@ impl DeviceModel {
         }
         let mut all = Vec::with_capacity(2 * copies.len() * self.caches.len());
         for [from, to] in copies {
-            for (cache, words) in self.caches.iter().zip(&self.block_words) {
-                let buffers = [&cache.keys, &cache.values].into_iter().zip(*words);
+            for cache in &self.caches {
+                let words = cache.block_words(self.sizes.format);
+                let buffers = [&cache.keys, &cache.values].into_iter().zip(words);
                 for (buffer, n_words) in buffers.filter(|(_, n_words)| *n_words > 0) {
                     all.push(WordCopy { buffer, from: from * n_words, to: to * n_words, n_words });
                 }
@@ -307,11 +332,23 @@ impl DeviceModel {
         }
         self.gpu.copy(&all, &self.copied).map_err(failed)
     }
+
+    /// Copies the recurrent state of a sequence to the place of another.
+    pub(crate) fn copy_state(&self, from: usize, to: usize) -> Result<(), BackendError> {
+        let with_state = self.caches.iter().filter(|cache| cache.shape.n_state > 0);
+        let all: Vec<WordCopy<'_>> = with_state
+            .map(|cache| {
+                let n_words = cache.shape.n_state;
+                WordCopy { buffer: &cache.state, from: n_words * from, to: n_words * to, n_words }
+            })
+            .collect();
+        if all.is_empty() { Ok(()) } else { self.gpu.copy(&all, &self.copied).map_err(failed) }
+    }
 }
 
 /// Weights on the device.
 pub(crate) struct DeviceWeights {
-    tokens: WeightMatrix,
+    tokens: Option<WeightMatrix>,
     input_norm: Option<Norm>,
     layers: Vec<Layer>,
     output_norm: Option<Norm>,
@@ -319,50 +356,72 @@ pub(crate) struct DeviceWeights {
 }
 
 impl DeviceWeights {
-    /// Uploads all weights of a model.
-    pub(crate) fn upload(spec: &ModelSpec, weights: &Weights<'_>) -> Result<DeviceWeights, BackendError> {
+    /// Uploads all weights of a model; where it `has_first` layers elsewhere, not what these begin with.
+    pub(crate) fn upload(
+        spec: &ModelSpec,
+        weights: &Weights<'_>,
+        has_first: bool,
+    ) -> Result<DeviceWeights, BackendError> {
         let head = spec.output.head.as_ref().map(|head| match head.weight == spec.input.tokens {
-            true => Ok::<_, BackendError>(Head::Tied(head.bias.as_ref().map(|bias| weights.vector(bias)).transpose()?)),
+            true => {
+                let bias = head.bias.as_ref().map(|bias| weights.vector(bias)).transpose()?;
+                Ok::<_, BackendError>(Head::Tied(head.id, bias))
+            }
             false => Ok(Head::Own(weights.linear(head)?)),
         });
+        let head = head.transpose()?;
+        let needs_tokens = !has_first || matches!(head, Some(Head::Tied(..)));
         Ok(DeviceWeights {
-            head: head.transpose()?,
-            tokens: weights.matrix(&spec.input.tokens)?,
-            input_norm: weights.norm_if_any(spec.input.norm.as_ref())?,
+            head,
+            tokens: needs_tokens.then(|| weights.matrix(&spec.input.tokens)).transpose()?,
+            input_norm: weights.norm_if_any(spec.input.norm.as_ref().filter(|_| !has_first))?,
             layers: spec.layers.iter().map(|layer| Layer::upload(layer, weights)).collect::<Result<_, _>>()?,
             output_norm: weights.norm_if_any(spec.output.norm.as_ref())?,
         })
     }
 }
 
-/// Bytes that each layer has in a block: keys and values, or inputs of a convolution and nothing.
-pub(crate) fn block_bytes(spec: &ModelSpec, format: KvFormat) -> impl Iterator<Item = [usize; 2]> {
-    let (bytes, n_embd) = (if format == KvFormat::F32 { 4 } else { 2 }, spec.n_embd);
-    let of_mixer = move |mixer: &MixerSpec| match mixer.attention() {
-        Some(AttentionSpec { n_kv_heads, k_dim, v_dim, .. }) => {
-            [k_dim, v_dim].map(|dim| n_kv_heads * dim * BLOCK_TOKENS * bytes)
-        }
-        None => [n_embd * BLOCK_TOKENS * 4, 0],
-    };
-    spec.layers.iter().map(move |layer| of_mixer(&layer.mixer))
+impl LayerCache {
+    /// Words of a block's keys and values.
+    fn block_words(&self, format: KvFormat) -> [usize; 2] {
+        self.shape.block_bytes(format).map(|bytes| bytes / 4)
+    }
 }
 
-fn make_caches(
-    gpu: &Gpu,
-    spec: &ModelSpec,
-    sizes: DeviceSizes,
-) -> Result<(Vec<LayerCache>, Vec<[usize; 2]>), BackendError> {
-    let words: Vec<[usize; 2]> = block_bytes(spec, sizes.format).map(|bytes| bytes.map(|n| n / 4)).collect();
-    let cache = |[keys, values]: &[usize; 2]| {
-        let buffer = |name: &str, n: usize| gpu.buffer(name, sizes.n_blocks * n).map_err(failed);
-        Ok(LayerCache { keys: buffer("KV cache (keys)", *keys)?, values: buffer("KV cache (values)", *values)? })
+fn make_caches(gpu: &Gpu, spec: &ModelSpec, sizes: DeviceSizes) -> Result<Vec<LayerCache>, BackendError> {
+    let buffer = |name: &str, n_words: usize| gpu.buffer(name, n_words).map_err(failed);
+    let cache = |shape: CacheShape| {
+        let [keys, values] = shape.block_bytes(sizes.format).map(|bytes| sizes.n_blocks * bytes / 4);
+        Ok(LayerCache {
+            keys: buffer("KV cache (keys)", keys)?,
+            values: buffer("KV cache (values)", values)?,
+            state: buffer("recurrent states", sizes.n_seq_max * shape.n_state)?,
+            shape,
+        })
     };
-    let caches = words.iter().map(cache).collect::<Result<_, BackendError>>()?;
-    Ok((caches, words))
+    cache_shapes(spec).into_iter().map(cache).collect()
 }
 
-fn kv_type(format: KvFormat) -> KvType {
-    if format == KvFormat::F32 { KvType::F32 } else { KvType::F16 }
+/// Returns what a bank of adapters is sized by.
+fn bank_limits(spec: &ModelSpec, sizes: DeviceSizes) -> BankLimits {
+    let slots = |layer: &LayerSpec| {
+        let of_mixer = match &layer.mixer {
+            MixerSpec::LatentAttention(own) => own.n_heads,
+            _ => 1,
+        };
+        let of_ffn = match &layer.ffn {
+            Some(FfnSpec::Moe(moe)) => moe.n_used,
+            _ => 1,
+        };
+        of_mixer.max(of_ffn)
+    };
+    BankLimits {
+        n_layers: spec.linears().len(),
+        n_rows: sizes.rows.n_rows,
+        n_outputs: sizes.rows.n_outputs,
+        n_slots: spec.layers.iter().map(slots).max().unwrap_or(1),
+        n_added: spec.n_embd,
+    }
 }
 
 /// Adds the angles of a position to those of a pass.

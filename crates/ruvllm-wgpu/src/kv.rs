@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use ruvllm_backend::{BackendError, CacheSalt, CachedPrefix, KvRoom, SeqId};
 use ruvllm_kvcache::{
-    BlockPool, CacheStats, KvError, KvFormat, KvLayout, KvPolicy, LayerKv, Level, MemoryBudget, Namespace,
-    NamespaceBuilder, Owner, PrefixCache, Pressure, Relief, Sequence, Usage,
+    BlockPool, CacheStats, KvError, KvFormat, KvLayout, KvPolicy, Level, MemoryBudget, Namespace, NamespaceBuilder,
+    Owner, PAGE_BYTES, PrefixCache, Pressure, Relief, Sequence, Usage,
 };
+use ruvllm_lora::AdapterSet;
 use ruvllm_lora::micro::MicroLora;
-use ruvllm_model::{AttentionSpec, MixerSpec, ModelSpec};
 
 /// An open sequence.
 pub(crate) struct Open {
@@ -18,6 +18,7 @@ pub(crate) struct Open {
     /// Where its prefix came from and its blocks go when it ends; `None` for those that stay out of the prefix cache.
     namespace: Option<Namespace>,
     tenant: u64,
+    pub adapters: AdapterSet,
     /// MicroLoRA that changes its final hidden states.
     pub micro: Option<Arc<MicroLora>>,
 }
@@ -28,6 +29,8 @@ pub(crate) struct KvSizes {
     pub n_ctx: usize,
     pub n_seq_max: usize,
     pub policy: KvPolicy,
+    /// Bytes of recurrent state of each sequence.
+    pub state_bytes: usize,
 }
 
 /// Who holds which blocks.
@@ -41,6 +44,7 @@ pub(crate) struct KvStore {
     budget: MemoryBudget,
     n_ctx: usize,
     policy: KvPolicy,
+    state_bytes: usize,
     /// Blocks that the device has yet to copy.
     copies: Vec<[usize; 2]>,
 }
@@ -54,19 +58,6 @@ pub(crate) fn format_of(policy: KvPolicy) -> Option<KvFormat> {
     }
 }
 
-/// Returns what each layer keeps of a position, so that the pool counts the device's bytes.
-pub(crate) fn layout(spec: &ModelSpec, format: KvFormat) -> KvLayout {
-    // The inputs of a convolution are one row in f32, half of it in the place of a key.
-    let half = if format == KvFormat::F32 { spec.n_embd / 2 } else { spec.n_embd };
-    let shape = |mixer: &MixerSpec| match mixer.attention() {
-        Some(AttentionSpec { n_kv_heads, k_dim, v_dim, .. }) => {
-            LayerKv { n_kv_heads: *n_kv_heads, k_dim: *k_dim, v_dim: *v_dim }
-        }
-        None => LayerKv { n_kv_heads: 1, k_dim: half, v_dim: half },
-    };
-    KvLayout { layers: spec.layers.iter().map(|layer| shape(&layer.mixer)).collect() }
-}
-
 impl KvStore {
     /// Makes a store; with a namespace it keeps prefixes.
     pub(crate) fn new(
@@ -75,12 +66,14 @@ impl KvStore {
         sizes: KvSizes,
         namespace: Option<NamespaceBuilder>,
     ) -> KvStore {
-        let KvSizes { n_blocks, n_ctx, n_seq_max, policy } = sizes;
+        let KvSizes { n_blocks, n_ctx, n_seq_max, policy, state_bytes } = sizes;
         let pool = BlockPool::new(layout, format, n_blocks);
         let prefixes = namespace.is_some().then(|| PrefixCache::new(&pool, pool.n_bytes()));
-        let budget = MemoryBudget::new(pool.n_bytes(), &[Relief::Evict, Relief::Reject]);
+        // A budget has whole pages, and all blocks may be held.
+        let budget_bytes = pool.n_bytes().next_multiple_of(PAGE_BYTES);
+        let budget = MemoryBudget::new(budget_bytes, &[Relief::Evict, Relief::Reject]);
         let sequences = (0..n_seq_max).map(|_| None).collect();
-        KvStore { pool, sequences, prefixes, namespace, budget, n_ctx, policy, copies: Vec::new() }
+        KvStore { pool, sequences, prefixes, namespace, budget, n_ctx, policy, state_bytes, copies: Vec::new() }
     }
 
     pub(crate) fn get(&self, seq: SeqId) -> Option<&Open> {
@@ -104,8 +97,8 @@ impl KvStore {
     pub(crate) fn add(&mut self, salt: &CacheSalt) -> Result<SeqId, BackendError> {
         let slot = self.free_slot()?;
         let sequence = self.pool.sequence(self.n_ctx);
-        let (tokens, tenant) = (Vec::new(), salt.tenant);
-        self.sequences[slot] = Some(Open { sequence, tokens, namespace: None, tenant, micro: None });
+        let (tokens, tenant, adapters) = (Vec::new(), salt.tenant, salt.adapters.clone());
+        self.sequences[slot] = Some(Open { sequence, tokens, namespace: None, tenant, adapters, micro: None });
         Ok(SeqId(slot))
     }
 
@@ -122,8 +115,11 @@ impl KvStore {
         Ok(seq)
     }
 
+    /// Returns the namespace of a salt's prefixes, if prefixes are kept. Adapters are known by what they do.
     fn salted(&self, salt: &CacheSalt) -> Option<Namespace> {
-        Some(self.namespace.clone()?.part("tenant", &salt.tenant.to_le_bytes()).finish())
+        let namespace = self.namespace.clone()?.part("tenant", &salt.tenant.to_le_bytes());
+        let adapters = salt.adapters.identity();
+        Some(adapters.iter().fold(namespace, |namespace, identity| namespace.part("adapters", identity)).finish())
     }
 
     pub(crate) fn match_prefix(&self, tokens: &[u32], salt: &CacheSalt) -> Option<CachedPrefix> {
@@ -140,6 +136,7 @@ impl KvStore {
             tokens: parent.tokens[..len].to_vec(),
             namespace: parent.namespace,
             tenant: parent.tenant,
+            adapters: parent.adapters.clone(),
             micro: parent.micro.clone(),
         };
         self.sequences[slot] = Some(child);
@@ -246,7 +243,7 @@ impl KvStore {
     }
 
     pub(crate) fn sequence_bytes(&self, seq: SeqId) -> usize {
-        self.get(seq).map_or(0, |open| self.pool.sequence_bytes(&open.sequence))
+        self.get(seq).map_or(0, |open| self.pool.sequence_bytes(&open.sequence) + self.state_bytes)
     }
 
     pub(crate) fn room(&self) -> KvRoom {
@@ -301,5 +298,25 @@ impl KvStore {
     /// Returns the bytes that cached prefixes can have at present.
     pub(crate) fn reusable_bytes(&self) -> usize {
         if self.prefixes.is_some() { self.room().free_bytes } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruvllm_kvcache::LayerKv;
+
+    use super::*;
+
+    /// A cache that is no whole number of pages, with every block held.
+    #[test]
+    fn a_full_cache_says_so() {
+        let layout = KvLayout { layers: vec![LayerKv { n_kv_heads: 2, k_dim: 64, v_dim: 64 }] };
+        let sizes = KvSizes { n_blocks: 190, n_ctx: 3040, n_seq_max: 1, policy: KvPolicy::F32, state_bytes: 5 };
+        let mut store = KvStore::new(&layout, KvFormat::F32, sizes, None);
+        let seq = store.add(&CacheSalt::default()).expect("it is free");
+        assert_eq!((store.pressure().level, store.sequence_bytes(seq)), (Level::Low, 5));
+        store.reserve(&[(seq, 3040)]).expect("there is room");
+        assert_eq!(store.sequence_bytes(seq), 190 * 16 * 1024 + 5);
+        assert!(store.pressure().level >= Level::Elevated);
     }
 }

@@ -1,16 +1,23 @@
 //! The layers: their weights on the device, and the dispatches that compute them.
 
+mod latent;
+mod state_space;
+
 use ruvllm_backend::BackendError;
 use ruvllm_gpu::GpuBuffer;
 use ruvllm_kernels::activation::Activation;
+use ruvllm_kvcache::LayerKv;
 use ruvllm_model::{AttentionSpec, ExpertActivation, FfnSpec, Gating, LayerSpec, MixerSpec, MlpSpec, MoeSpec, Wiring};
 use ruvllm_shaders::{AttentionParams, KvAppendParams, KvType, RouteParams, flags};
 
+use crate::cache_shape::{CacheShape, latent_kv};
 use crate::scratch::Scratch;
 use crate::steps::{
     AttentionBuffers, ConvBuffers, ExpertRows, Function, Gated, RotatedHeads, RowClass, StepList, Target,
 };
 use crate::weights::{Experts, Linear, Norm, Weights};
+use latent::LatentAttention;
+use state_space::{Mamba, Mamba2};
 
 /// Keys of a split of attention, and the most splits.
 const SPLIT_KEYS: usize = 256;
@@ -20,6 +27,9 @@ const SPLITS_MAX: usize = 16;
 pub(crate) struct LayerCache {
     pub keys: GpuBuffer,
     pub values: GpuBuffer,
+    /// Recurrent state of all sequences.
+    pub state: GpuBuffer,
+    pub shape: CacheShape,
 }
 
 /// A layer's weights.
@@ -36,7 +46,12 @@ pub(crate) struct Layer {
 #[expect(clippy::large_enum_variant, reason = "one a layer; a box would only add a hop")]
 enum Mixer {
     Attention(Attention),
+    LatentAttention(LatentAttention),
     ShortConv(ShortConv),
+    Mamba(Mamba),
+    Mamba2(Mamba2),
+    /// Both of the same input, added.
+    AttentionAndMamba2(Attention, Mamba2),
 }
 
 struct ShortConv {
@@ -95,10 +110,11 @@ impl Layer {
                 taps: weights.vector(&conv.taps)?,
                 n_taps: conv.taps.n_cols,
             }),
-            _ => {
-                return Err(BackendError::unsupported(
-                    "backend gpu has no kernel for a layer of this kind; use native",
-                ));
+            MixerSpec::LatentAttention(own) => Mixer::LatentAttention(LatentAttention::upload(own, weights)?),
+            MixerSpec::Mamba(own) => Mixer::Mamba(Mamba::upload(own, weights)?),
+            MixerSpec::Mamba2(own) => Mixer::Mamba2(Mamba2::upload(own, weights)?),
+            MixerSpec::AttentionAndMamba2(attention, mamba) => {
+                Mixer::AttentionAndMamba2(Attention::upload(attention, weights)?, Mamba2::upload(mamba, weights)?)
             }
         };
         Ok(Layer {
@@ -279,6 +295,13 @@ impl<'a> LayerSteps<'a> {
     fn mix(&mut self, mixer: &'a Mixer, cache: &'a LayerCache, source: &'a GpuBuffer, to: Target<'a>) {
         match mixer {
             Mixer::Attention(attention) => self.attend(attention, cache, source, to),
+            Mixer::LatentAttention(attention) => self.attend_latent(attention, cache, source, to),
+            Mixer::Mamba(mamba) => self.mamba(mamba, cache, source, to),
+            Mixer::Mamba2(mamba) => self.mamba2(mamba, cache, source, to),
+            Mixer::AttentionAndMamba2(attention, mamba) => {
+                self.attend(attention, cache, source, to);
+                self.mamba2(mamba, cache, source, Target::add(to.buffer));
+            }
             Mixer::ShortConv(conv) => {
                 let (on, n_taps) = (self.on, conv.n_taps);
                 self.list.linear(&conv.in_proj, source, Target::write(&on.q[0]));
@@ -297,33 +320,48 @@ impl<'a> LayerSteps<'a> {
         self.list.linear(&attention.v, source, Target::write(&on.v));
         let q = self.heads(attention.q_norm.as_ref(), &on.q, n_heads, spec);
         let k = self.heads(attention.k_norm.as_ref(), &on.k, n_kv_heads, spec);
-        let (q_len, k_len, v_len, y_len) = (n_heads * k_dim, n_kv_heads * k_dim, n_kv_heads * v_dim, n_heads * v_dim);
+        let rows = AttendedRows { q, k, v: &on.v, sinks: attention.sinks.as_ref() };
+        let shape = AttendedShape {
+            n_heads,
+            kv: LayerKv { n_kv_heads, k_dim, v_dim },
+            scale: spec.scale,
+            softcap: spec.softcap,
+            window: spec.window,
+            is_causal: spec.is_causal,
+        };
+        self.attend_over(shape, rows, cache);
+        self.list.linear(&attention.o, &on.attended, to);
+    }
+
+    /// Adds the writing of keys and values, and attention over the cache.
+    fn attend_over(&mut self, shape: AttendedShape, rows: AttendedRows<'a>, cache: &'a LayerCache) {
+        let AttendedShape { n_heads, kv: LayerKv { n_kv_heads, k_dim, v_dim }, .. } = shape;
         let append = KvAppendParams {
             n_kv_heads: n_kv_heads as u32,
             k_dim: k_dim as u32,
             v_dim: v_dim as u32,
-            k_stride: k_len as u32,
-            v_stride: v_len as u32,
+            k_stride: (n_kv_heads * k_dim) as u32,
+            v_stride: (n_kv_heads * v_dim) as u32,
             ..KvAppendParams::default()
         };
-        self.list.append(self.kv, append, [k, &on.v], [&cache.keys, &cache.values]);
+        self.list.append(self.kv, append, [rows.k, rows.v], [&cache.keys, &cache.values]);
         let params = AttentionParams {
             n_heads: n_heads as u32,
             n_kv_heads: n_kv_heads as u32,
             k_dim: k_dim as u32,
             v_dim: v_dim as u32,
-            q_stride: q_len as u32,
-            y_stride: y_len as u32,
-            scale: spec.scale,
-            softcap: spec.softcap.unwrap_or(0.0),
-            window: spec.window.map_or(0, |window| u32::try_from(window).unwrap_or(u32::MAX)),
-            n_splits: n_splits(self.list.class, spec, self.n_ctx) as u32,
+            q_stride: (n_heads * k_dim) as u32,
+            y_stride: (n_heads * v_dim) as u32,
+            scale: shape.scale,
+            softcap: shape.softcap.unwrap_or(0.0),
+            window: shape.window.map_or(0, |window| u32::try_from(window).unwrap_or(u32::MAX)),
+            n_splits: n_splits(self.list.class, shape.is_causal, shape.window, self.n_ctx) as u32,
             ..AttentionParams::default()
         };
-        let (keys, values, sinks) = (&cache.keys, &cache.values, attention.sinks.as_ref());
+        let AttendedRows { q, sinks, .. } = rows;
+        let (keys, values, on) = (&cache.keys, &cache.values, self.on);
         let buffers = AttentionBuffers { q, keys, values, sinks, splits: &on.splits, y: &on.attended };
         self.list.attention(self.kv, params, buffers);
-        self.list.linear(&attention.o, &on.attended, to);
     }
 
     /// Adds norm and rotation of heads, and returns where they are then.
@@ -341,7 +379,7 @@ impl<'a> LayerSteps<'a> {
         }
         if let Some(rope) = spec.rope {
             let RopeShape { is_neox, n_pairs } = self.ropes[rope];
-            let heads = RotatedHeads { n_heads, head_dim: spec.k_dim, n_pairs };
+            let heads = RotatedHeads { n_heads, head_dim: spec.k_dim, first: 0, n_pairs };
             self.list.rope(&self.on.angles[rope], is_neox, x, heads);
         }
         x
@@ -372,7 +410,14 @@ impl<'a> LayerSteps<'a> {
         let (on, n_slots) = (self.on, moe.n_used);
         self.list.linear(&moe.router, source, Target::write(&on.router));
         self.list.route(moe.route, moe.choice_bias.as_ref(), &on.router, [&on.experts, &on.expert_weights]);
-        let rows = ExpertRows { x: source, has_slots: false, experts: &on.experts, y: &on.expert_gate, n_slots };
+        let rows = ExpertRows {
+            x: source,
+            x_stride: self.n_embd,
+            x_slot_stride: 0,
+            experts: Some(&on.experts),
+            y: &on.expert_gate,
+            n_slots,
+        };
         self.list.experts(&moe.gate, rows);
         self.list.experts(&moe.up, ExpertRows { y: &on.expert_up, ..rows });
         let function = match moe.activation {
@@ -381,7 +426,8 @@ impl<'a> LayerSteps<'a> {
         };
         let gated = Gated { a: &on.expert_gate, b: Some(&on.expert_up) };
         self.list.activate(function, gated, &on.expert_inner, moe.n_ff, n_slots);
-        let rows = ExpertRows { x: &on.expert_inner, has_slots: true, y: &on.expert_out, ..rows };
+        let (x_stride, x_slot_stride) = (n_slots * moe.n_ff, moe.n_ff);
+        let rows = ExpertRows { x: &on.expert_inner, x_stride, x_slot_stride, y: &on.expert_out, ..rows };
         self.list.experts(&moe.down, rows);
         self.list.combine(&on.expert_out, &on.expert_weights, to, self.n_embd, n_slots);
         match &moe.shared {
@@ -404,11 +450,31 @@ struct Join<'a> {
     scale: f32,
 }
 
+/// Shape of attention.
+#[derive(Clone, Copy)]
+struct AttendedShape {
+    n_heads: usize,
+    kv: LayerKv,
+    scale: f32,
+    softcap: Option<f32>,
+    window: Option<usize>,
+    is_causal: bool,
+}
+
+/// Rows that attention reads.
+#[derive(Clone, Copy)]
+struct AttendedRows<'a> {
+    q: &'a GpuBuffer,
+    k: &'a GpuBuffer,
+    v: &'a GpuBuffer,
+    sinks: Option<&'a GpuBuffer>,
+}
+
 /// Returns over how many workgroups the keys of a row are split: several where few rows may have many keys.
-fn n_splits(class: RowClass, spec: &AttentionSpec, n_ctx: usize) -> usize {
+fn n_splits(class: RowClass, is_causal: bool, window: Option<usize>, n_ctx: usize) -> usize {
     match class {
-        RowClass::One | RowClass::Few if spec.is_causal => {
-            spec.window.unwrap_or(n_ctx).min(n_ctx).div_ceil(SPLIT_KEYS).clamp(1, SPLITS_MAX)
+        RowClass::One | RowClass::Few if is_causal => {
+            window.unwrap_or(n_ctx).min(n_ctx).div_ceil(SPLIT_KEYS).clamp(1, SPLITS_MAX)
         }
         _ => 1,
     }
@@ -416,6 +482,13 @@ fn n_splits(class: RowClass, spec: &AttentionSpec, n_ctx: usize) -> usize {
 
 /// Returns the words that the splits of a row take, of the layer that has most.
 pub(crate) fn split_words(layers: &[LayerSpec], n_ctx: usize) -> usize {
-    let words = |spec: &AttentionSpec| spec.n_heads * n_splits(RowClass::One, spec, n_ctx) * (spec.v_dim + 2);
-    layers.iter().filter_map(|layer| layer.mixer.attention()).map(words).max().unwrap_or(0)
+    let words = |n_heads: usize, v_dim: usize, is_causal: bool, window: Option<usize>| {
+        n_heads * n_splits(RowClass::One, is_causal, window, n_ctx) * (v_dim + 2)
+    };
+    let of_layer = |layer: &LayerSpec| match (&layer.mixer, layer.mixer.attention()) {
+        (_, Some(own)) => words(own.n_heads, own.v_dim, own.is_causal, own.window),
+        (MixerSpec::LatentAttention(own), _) => words(own.n_heads, latent_kv(own).v_dim, true, None),
+        _ => 0,
+    };
+    layers.iter().map(of_layer).max().unwrap_or(0)
 }

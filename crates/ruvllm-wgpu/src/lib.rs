@@ -5,8 +5,8 @@
 //! is some small writes and one command buffer. The KV cache is paged and lies on the device. Of greedy decoding only the
 //! token and its logit are read back.
 //!
-//! It runs models of attention layers and short convolutions, dense or with experts, and encoders. Latent attention, state-space
-//! layers, and adapters are native's.
+//! It runs models of all kinds of layers, dense or with experts, and encoders. Adapters are brought to the device when a request first
+//! uses them, and each row of a batch has its own.
 //!
 //! Numeric contract: the same call on the same device and driver gives the same bits. Chunks, batches and cached prefixes change
 //! sums, because the kernel of a product is chosen by the number of rows: logits of one text differ by less than 1e-3 of their
@@ -26,7 +26,9 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod backend;
+mod cache_shape;
 mod device_model;
 mod error;
 mod kv;
@@ -41,5 +43,5 @@ mod weights;
 mod tests;
 
 pub use backend::{KernelTime, WgpuBackend};
-pub use load::WgpuOptions;
+pub use load::{FirstLayers, LoadFirst, WgpuOptions};
 pub use ruvllm_gpu::{GpuChoice, GpuInfo, gpus};

@@ -2,8 +2,12 @@
 
 use ruvllm_backend::BackendError;
 use ruvllm_gpu::{Gpu, GpuBuffer};
-use ruvllm_model::{FfnSpec, MixerSpec, ModelSpec};
+use ruvllm_kvcache::LayerKv;
+use ruvllm_model::{
+    AttentionSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, Mamba2Spec, MambaSpec, MixerSpec, ModelSpec,
+};
 
+use crate::cache_shape::latent_kv;
 use crate::error::failed;
 
 /// The most rows of a pass of a decoder.
@@ -38,6 +42,52 @@ struct Widths {
     /// Experts of a row.
     n_used: usize,
     n_experts: usize,
+    ssm: SsmWidths,
+    latent: LatentWidths,
+}
+
+/// Values that a row takes in a state space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SsmWidths {
+    channels: usize,
+    inner: usize,
+    dt: usize,
+    low: usize,
+    bc: usize,
+}
+
+/// Values that a row takes in attention over a short row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LatentWidths {
+    low: usize,
+    row: usize,
+    rot: usize,
+    both: usize,
+}
+
+/// Buffers of state spaces.
+pub(crate) struct SsmScratch {
+    /// Inputs of the convolution; later what the gated state space gave.
+    pub channels: GpuBuffer,
+    /// Results of the convolution.
+    pub mixed: GpuBuffer,
+    pub z: GpuBuffer,
+    pub dt: GpuBuffer,
+    pub low: [GpuBuffer; 2],
+    pub bc: [GpuBuffer; 2],
+    pub y: GpuBuffer,
+}
+
+/// Buffers of attention over short rows.
+pub(crate) struct LatentScratch {
+    /// Between the two projections of queries.
+    pub low: [GpuBuffer; 2],
+    /// The short row, and its norm.
+    pub row: [GpuBuffer; 2],
+    /// Part of the keys that is rotated.
+    pub rot: GpuBuffer,
+    /// Keys and values of all heads before they are joined; queries in the space of the short row; values behind the mix.
+    pub both: GpuBuffer,
 }
 
 /// Buffers of a pass.
@@ -53,6 +103,8 @@ pub(crate) struct Scratch {
     pub v: GpuBuffer,
     pub splits: GpuBuffer,
     pub attended: GpuBuffer,
+    pub ssm: SsmScratch,
+    pub latent: LatentScratch,
     pub gate: GpuBuffer,
     pub up: GpuBuffer,
     pub inner: GpuBuffer,
@@ -82,21 +134,21 @@ pub(crate) struct Scratch {
 impl Widths {
     fn of(spec: &ModelSpec) -> Widths {
         let mut most = Widths::default();
-        let raise = |most: &mut usize, n: usize| *most = (*most).max(n);
         for layer in &spec.layers {
             match &layer.mixer {
-                MixerSpec::Attention(attention) => {
-                    raise(&mut most.q, attention.q.n_out());
-                    raise(&mut most.k, attention.k.n_out());
-                    raise(&mut most.v, attention.v.n_out());
-                    raise(&mut most.attended, attention.o.n_in());
+                MixerSpec::Attention(attention) => most.take_attention(attention),
+                MixerSpec::AttentionAndMamba2(attention, mamba) => {
+                    most.take_attention(attention);
+                    most.ssm.take_mamba2(mamba);
                 }
+                MixerSpec::LatentAttention(own) => most.take_latent(own),
+                MixerSpec::Mamba(own) => most.ssm.take_mamba(own),
+                MixerSpec::Mamba2(own) => most.ssm.take_mamba2(own),
                 // Its rows lie where queries do.
                 MixerSpec::ShortConv(conv) => {
                     raise(&mut most.q, conv.in_proj.n_out());
                     raise(&mut most.attended, conv.out_proj.n_in());
                 }
-                _ => {}
             }
             match &layer.ffn {
                 Some(FfnSpec::Mlp(mlp)) => raise(&mut most.inner, mlp.up.n_out()),
@@ -112,10 +164,61 @@ impl Widths {
         most
     }
 
-    fn widest(&self, n_embd: usize) -> usize {
-        let Widths { q, k, v, attended, inner, expert_inner, n_used, n_experts } = *self;
-        [q, k, v, attended, inner, expert_inner, n_used * n_embd, n_experts, n_embd].into_iter().max().unwrap_or(1)
+    fn take_attention(&mut self, attention: &AttentionSpec) {
+        raise(&mut self.q, attention.q.n_out());
+        raise(&mut self.k, attention.k.n_out());
+        raise(&mut self.v, attention.v.n_out());
+        raise(&mut self.attended, attention.o.n_in());
     }
+
+    fn take_latent(&mut self, own: &LatentAttentionSpec) {
+        let LayerKv { n_kv_heads, k_dim, v_dim } = latent_kv(own);
+        raise(&mut self.q, own.n_heads * k_dim.max(own.n_nope + own.n_rot));
+        raise(&mut self.k, n_kv_heads * k_dim);
+        raise(&mut self.v, n_kv_heads * v_dim);
+        raise(&mut self.attended, own.n_heads * v_dim);
+        let (n_latent, latent) = (own.latent.n_out(), &mut self.latent);
+        raise(&mut latent.low, own.q_low.as_ref().map_or(0, |low| low.down.n_out()));
+        raise(&mut latent.row, n_latent);
+        raise(&mut latent.rot, own.n_rot);
+        let of_head = match &own.expansion {
+            ExpansionSpec::Joint(_) => own.n_nope + own.v_dim,
+            ExpansionSpec::Absorbed { .. } => n_latent.max(own.v_dim),
+        };
+        raise(&mut latent.both, own.n_heads * of_head);
+    }
+
+    fn widest(&self, n_embd: usize) -> usize {
+        let Widths { q, k, v, attended, inner, expert_inner, n_used, n_experts, ssm, latent } = *self;
+        let SsmWidths { channels, inner: n_inner, dt, low, bc } = ssm;
+        let of_latent = [latent.low, latent.row, latent.rot, latent.both];
+        [q, k, v, attended, inner, expert_inner, n_used * n_embd, n_experts, n_embd, channels, n_inner, dt, low, bc]
+            .into_iter()
+            .chain(of_latent)
+            .max()
+            .unwrap_or(1)
+    }
+}
+
+impl SsmWidths {
+    fn take_mamba(&mut self, own: &MambaSpec) {
+        raise(&mut self.channels, own.x.n_out());
+        raise(&mut self.inner, own.x.n_out());
+        raise(&mut self.dt, own.dt.n_out());
+        raise(&mut self.low, own.low.n_out().next_multiple_of(4));
+        raise(&mut self.bc, own.b.n_out() + own.c.n_out());
+    }
+
+    fn take_mamba2(&mut self, own: &Mamba2Spec) {
+        raise(&mut self.channels, own.xbc.n_out());
+        raise(&mut self.inner, own.z.n_out());
+        raise(&mut self.dt, own.n_heads);
+    }
+}
+
+/// Raises a number to another.
+fn raise(most: &mut usize, n: usize) {
+    *most = (*most).max(n);
 }
 
 impl RowLimits {
@@ -167,6 +270,21 @@ impl Scratch {
             v: rows("values", widths.v)?,
             splits: buffer("splits of attention", SPLIT_ROWS_MAX * split_words)?,
             attended: rows("mixed values", widths.attended)?,
+            ssm: SsmScratch {
+                channels: rows("channels", widths.ssm.channels)?,
+                mixed: rows("filtered channels", widths.ssm.channels)?,
+                z: rows("gates of channels", widths.ssm.inner)?,
+                dt: rows("lengths of steps", widths.ssm.dt)?,
+                low: two("inputs of lengths of steps", widths.ssm.low)?,
+                bc: two("inputs and outputs of states", widths.ssm.bc)?,
+                y: rows("results of a state space", widths.ssm.inner)?,
+            },
+            latent: LatentScratch {
+                low: two("inputs of queries", widths.latent.low)?,
+                row: two("short rows", widths.latent.row)?,
+                rot: rows("rotated parts of keys", widths.latent.rot)?,
+                both: rows("keys and values of short rows", widths.latent.both)?,
+            },
             gate: rows("gates", widths.inner)?,
             up: rows("inner rows", widths.inner)?,
             inner: rows("activated rows", widths.inner)?,

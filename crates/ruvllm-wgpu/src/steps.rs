@@ -1,13 +1,22 @@
 //! Dispatches of a pass, in order: each method adds one operation to a list, as one dispatch or one for each part of its weights.
 
+mod buffers;
+mod low_rank;
+mod recurrent;
+
 use ruvllm_gpu::{GpuBuffer, Step, WeightMatrix};
 use ruvllm_kernels::activation::Activation;
 use ruvllm_model::NormKind;
 use ruvllm_shaders::{
-    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, ConvParams, EmbedParams,
-    ExpertLinearParams, HeadTile, Kernel, KvAppendParams, KvType, LinearParams, NormParams, Reduction, RopeParams,
-    RouteParams, RowTile, ShaderActivation, TileType, TopKParams, WeightFormat, flags,
+    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, ConvParams, CopyHeadsParams,
+    EmbedParams, ExpertLinearParams, HeadTile, HeadWidth, Kernel, KvAppendParams, KvType, LinearParams, NormParams,
+    Reduction, RopeParams, RouteParams, RowTile, ShaderActivation, TileType, TopKParams, WeightFormat, flags,
 };
+
+pub(crate) use buffers::{AttentionBuffers, ConvBuffers, ExpertRows, Function, Gated, HeadPart, RotatedHeads};
+pub(crate) use low_rank::AdapterSteps;
+use low_rank::LowRankLayer;
+pub(crate) use recurrent::{RecurrentConv, Scan};
 
 use crate::weights::{Experts, Linear, Norm};
 
@@ -52,15 +61,35 @@ impl RowClass {
 pub(crate) struct Target<'a> {
     pub buffer: &'a GpuBuffer,
     pub adds: bool,
+    /// Place of the results in wider rows, if they are not all of a row.
+    part: Option<RowPart>,
+}
+
+/// A part of each row of a buffer.
+#[derive(Clone, Copy)]
+struct RowPart {
+    offset: usize,
+    /// Distance of the rows.
+    stride: usize,
 }
 
 impl<'a> Target<'a> {
     pub(crate) fn write(buffer: &'a GpuBuffer) -> Target<'a> {
-        Target { buffer, adds: false }
+        Target { buffer, adds: false, part: None }
+    }
+
+    /// Returns the values from `offset` on of rows of `stride` values.
+    pub(crate) fn part(buffer: &'a GpuBuffer, offset: usize, stride: usize) -> Target<'a> {
+        Target { buffer, adds: false, part: Some(RowPart { offset, stride }) }
     }
 
     pub(crate) fn add(buffer: &'a GpuBuffer) -> Target<'a> {
-        Target { buffer, adds: true }
+        Target { buffer, adds: true, part: None }
+    }
+
+    /// Returns where rows of `n_out` values go.
+    fn place(self, n_out: usize) -> RowPart {
+        self.part.unwrap_or(RowPart { offset: 0, stride: n_out })
     }
 
     fn flags(self) -> u32 {
@@ -71,66 +100,16 @@ impl<'a> Target<'a> {
 /// A linear layer, or the table of tokens as one.
 #[derive(Clone, Copy)]
 pub(crate) struct LinearRef<'a> {
+    /// Its number among the model's linear layers.
+    pub id: usize,
     pub matrix: &'a WeightMatrix,
     pub bias: Option<&'a GpuBuffer>,
 }
 
 impl<'a> From<&'a Linear> for LinearRef<'a> {
     fn from(linear: &'a Linear) -> LinearRef<'a> {
-        LinearRef { matrix: &linear.matrix, bias: linear.bias.as_ref() }
+        LinearRef { id: linear.id, matrix: &linear.matrix, bias: linear.bias.as_ref() }
     }
-}
-
-/// Two buffers that an activation reads, the second one where it is gated.
-#[derive(Clone, Copy)]
-pub(crate) struct Gated<'a> {
-    pub a: &'a GpuBuffer,
-    pub b: Option<&'a GpuBuffer>,
-}
-
-/// Function between two products.
-#[derive(Clone, Copy)]
-pub(crate) enum Function {
-    Plain(Activation),
-    /// The gate of gpt-oss.
-    Clamped {
-        alpha: f32,
-        limit: f32,
-    },
-}
-
-/// Inputs and outputs of the experts of a row.
-#[derive(Clone, Copy)]
-pub(crate) struct ExpertRows<'a> {
-    pub x: &'a GpuBuffer,
-    /// Whether each slot of a row has an input of its own.
-    pub has_slots: bool,
-    pub experts: &'a GpuBuffer,
-    pub y: &'a GpuBuffer,
-    pub n_slots: usize,
-}
-
-/// Buffers of attention.
-#[derive(Clone, Copy)]
-pub(crate) struct AttentionBuffers<'a> {
-    pub q: &'a GpuBuffer,
-    pub keys: &'a GpuBuffer,
-    pub values: &'a GpuBuffer,
-    pub sinks: Option<&'a GpuBuffer>,
-    /// Sums of splits, if there are several.
-    pub splits: &'a GpuBuffer,
-    pub y: &'a GpuBuffer,
-}
-
-/// Buffers of a short convolution.
-#[derive(Clone, Copy)]
-pub(crate) struct ConvBuffers<'a> {
-    /// Rows of three times the channels.
-    pub x: &'a GpuBuffer,
-    /// Inputs of earlier tokens, in blocks.
-    pub inputs: &'a GpuBuffer,
-    pub taps: &'a GpuBuffer,
-    pub y: &'a GpuBuffer,
 }
 
 /// The dispatches so far.
@@ -141,6 +120,8 @@ pub(crate) struct StepList<'a> {
     pub none: &'a GpuBuffer,
     /// Count of the pass that is the number of rows.
     pub count: usize,
+    /// Adapters of the rows, if any may have some.
+    pub adapters: Option<AdapterSteps<'a>>,
     pub steps: Vec<Step<'a>>,
 }
 
@@ -174,11 +155,16 @@ impl<'a> StepList<'a> {
 
     /// Adds a norm of rows of `row_len` values, each as one group or as several.
     pub(crate) fn norm(&mut self, norm: &'a Norm, x: &'a GpuBuffer, y: &'a GpuBuffer, row_len: usize) {
+        self.norm_padded(norm, [x, y], row_len, row_len);
+    }
+
+    /// Adds a norm of rows of `row_len` values that lie `stride` values apart.
+    pub(crate) fn norm_padded(&mut self, norm: &'a Norm, [x, y]: [&'a GpuBuffer; 2], row_len: usize, stride: usize) {
         let bias = norm.bias.as_ref();
         let params = NormParams {
             n: norm.width as u32,
-            x_stride: row_len as u32,
-            y_stride: row_len as u32,
+            x_stride: stride as u32,
+            y_stride: stride as u32,
             eps: norm.eps,
             count: self.count as u32,
             flags: flags::HAS_WEIGHT | if bias.is_some() { flags::HAS_BIAS } else { 0 },
@@ -190,20 +176,29 @@ impl<'a> StepList<'a> {
         self.push(kernel, params.words(), buffers, row_len / norm.width);
     }
 
-    /// Adds a product.
+    /// Adds a product, and what adapters add to it.
     pub(crate) fn linear(&mut self, linear: impl Into<LinearRef<'a>>, x: &'a GpuBuffer, y: Target<'a>) {
-        let LinearRef { matrix, bias } = linear.into();
-        let (format, k) = (matrix.format, matrix.k);
+        let linear = linear.into();
+        match self.adapters.filter(|adapters| adapters.touches(linear.id..linear.id + 1)) {
+            None => self.product(linear, x, y),
+            Some(adapters) => self.adapted_product(linear, x, y, adapters),
+        }
+    }
+
+    /// Adds the product of the model's own weights. Rows of inputs are padded to a multiple of 4 values.
+    fn product(&mut self, linear: LinearRef<'a>, x: &'a GpuBuffer, y: Target<'a>) {
+        let LinearRef { matrix, bias, .. } = linear;
+        let (format, k, place) = (matrix.format, matrix.k, y.place(matrix.n_rows));
         for part in &matrix.parts {
             let params = LinearParams {
                 n_units: format.n_units(k) as u32,
-                n_quads: k as u32 / 4,
+                n_quads: k.div_ceil(4) as u32,
                 row_words: format.row_words(k) as u32,
                 n_out: part.n_rows as u32,
                 bias_offset: part.first_row as u32,
-                x_stride: k as u32,
-                y_offset: part.first_row as u32,
-                y_stride: matrix.n_rows as u32,
+                x_stride: k.next_multiple_of(4) as u32,
+                y_offset: (place.offset + part.first_row) as u32,
+                y_stride: place.stride as u32,
                 count: self.count as u32,
                 flags: y.flags() | if bias.is_some() { flags::HAS_BIAS } else { 0 },
                 ..LinearParams::default()
@@ -213,29 +208,45 @@ impl<'a> StepList<'a> {
         }
     }
 
-    /// Adds a product with the experts of each row.
+    /// Adds a product with the experts of each row, and what adapters add to it.
     pub(crate) fn experts(&mut self, experts: &'a Experts, rows: ExpertRows<'a>) {
-        let (matrix, bias) = (&experts.linear.matrix, experts.linear.bias.as_ref());
+        let (first, bias) = (experts.linear.id, experts.linear.bias.as_ref());
+        match self.adapters.filter(|adapters| adapters.touches(first..first + experts.n_experts)) {
+            None => self.expert_product(experts, bias, rows),
+            Some(adapters) => {
+                self.expert_product(experts, None, rows);
+                let matrix = &experts.linear.matrix;
+                let n_out = matrix.n_rows / experts.n_experts;
+                let y = Target::write(rows.y).place(rows.n_slots * n_out);
+                self.low_rank(adapters, LowRankLayer { first, n_in: matrix.k, n_out, bias, rows }, y);
+            }
+        }
+    }
+
+    fn expert_product(&mut self, experts: &'a Experts, bias: Option<&'a GpuBuffer>, rows: ExpertRows<'a>) {
+        let matrix = &experts.linear.matrix;
         let (format, k, n_slots) = (matrix.format, matrix.k, rows.n_slots);
         let n_out = matrix.n_rows / experts.n_experts;
+        let by_slot = if rows.experts.is_none() { flags::SLOT_IS_EXPERT } else { 0 };
         for part in &matrix.parts {
             let params = ExpertLinearParams {
                 n_units: format.n_units(k) as u32,
                 n_quads: k as u32 / 4,
                 row_words: format.row_words(k) as u32,
                 n_out: n_out as u32,
-                x_stride: (if rows.has_slots { n_slots * k } else { k }) as u32,
-                x_slot_stride: if rows.has_slots { k as u32 } else { 0 },
+                x_stride: rows.x_stride as u32,
+                x_slot_stride: rows.x_slot_stride as u32,
                 y_stride: (n_slots * n_out) as u32,
                 n_slots: n_slots as u32,
                 first_expert: (part.first_row / n_out) as u32,
                 n_experts: (part.n_rows / n_out) as u32,
                 count: self.count as u32,
-                flags: if bias.is_some() { flags::HAS_BIAS } else { 0 },
+                flags: by_slot | if bias.is_some() { flags::HAS_BIAS } else { 0 },
                 ..ExpertLinearParams::default()
             };
             let kernel = Kernel::ExpertMatVec { format, reduction: self.reduction };
-            let buffers = vec![&part.buffer, rows.x, bias.unwrap_or(self.none), rows.experts, rows.y];
+            let chosen = rows.experts.unwrap_or(self.none);
+            let buffers = vec![&part.buffer, rows.x, bias.unwrap_or(self.none), chosen, rows.y];
             self.push_slots(kernel, params.words(), buffers, n_out, n_slots);
         }
     }
@@ -292,17 +303,34 @@ impl<'a> StepList<'a> {
 
     /// Adds a rotation of heads in place.
     pub(crate) fn rope(&mut self, angles: &'a GpuBuffer, is_neox: bool, x: &'a GpuBuffer, heads: RotatedHeads) {
-        let RotatedHeads { n_heads, head_dim, n_pairs } = heads;
+        let RotatedHeads { n_heads, head_dim, first, n_pairs } = heads;
         let params = RopeParams {
             n_heads: n_heads as u32,
             head_dim: head_dim as u32,
             n_pairs: n_pairs as u32,
+            x_offset: first as u32,
             x_stride: (n_heads * head_dim) as u32,
             angle_stride: n_pairs as u32,
             count: self.count as u32,
             ..RopeParams::default()
         };
         self.push(Kernel::Rope { is_neox }, params.words(), vec![angles, x], n_heads * n_pairs);
+    }
+
+    /// Adds copies of `n` values of each of `n_heads` heads.
+    pub(crate) fn copy_heads(&mut self, from: HeadPart<'a>, to: HeadPart<'a>, n: usize, n_heads: usize) {
+        let params = CopyHeadsParams {
+            n: n as u32,
+            n_heads: n_heads as u32,
+            x_offset: from.offset as u32,
+            x_stride: from.stride as u32,
+            x_head_stride: from.head_stride as u32,
+            y_offset: to.offset as u32,
+            y_stride: to.stride as u32,
+            y_head_stride: to.head_stride as u32,
+            count: self.count as u32,
+        };
+        self.push(Kernel::CopyHeads, params.words(), vec![from.rows, to.rows], n * n_heads);
     }
 
     /// Adds the writing of keys and values to the cache.
@@ -321,9 +349,11 @@ impl<'a> StepList<'a> {
     pub(crate) fn attention(&mut self, kv: KvType, params: AttentionParams, buffers: AttentionBuffers<'a>) {
         let AttentionBuffers { q, keys, values, sinks, splits, y } = buffers;
         let (is_split, n_splits) = (params.n_splits > 1, params.n_splits);
-        let heads = if params.n_heads > params.n_kv_heads { HeadTile::Four } else { HeadTile::One };
+        let width = HeadWidth::of(params.k_dim.max(params.v_dim) as usize).expect("heads were checked before");
+        let is_shared = params.n_heads > params.n_kv_heads || width == HeadWidth::Wide;
+        let heads = if is_shared { HeadTile::Four } else { HeadTile::One };
         let params = AttentionParams { flags: if sinks.is_some() { flags::HAS_SINKS } else { 0 }, ..params };
-        let kernel = Kernel::Attention { kv, heads, is_split, reduction: self.reduction };
+        let kernel = Kernel::Attention { kv, heads, is_split, width, reduction: self.reduction };
         let tiles = Kernel::attention_tiles(heads, &params) as usize;
         let read = vec![q, keys, values, sinks.unwrap_or(self.none), if is_split { splits } else { y }];
         self.push_slots(kernel, params.words(), read, tiles, n_splits as usize);
@@ -392,14 +422,6 @@ impl<'a> StepList<'a> {
         let kernel = Kernel::TopK { reduction: self.reduction };
         self.push(kernel, params.words(), vec![x, ids, values], 1);
     }
-}
-
-/// Heads that are rotated.
-#[derive(Clone, Copy)]
-pub(crate) struct RotatedHeads {
-    pub n_heads: usize,
-    pub head_dim: usize,
-    pub n_pairs: usize,
 }
 
 fn shader_activation(activation: Activation) -> ShaderActivation {

@@ -1,11 +1,15 @@
 //! What the kernels can compute of a model, asked before anything is uploaded.
 
 use ruvllm_backend::BackendError;
-use ruvllm_kvcache::KvFormat;
-use ruvllm_model::{AttentionSpec, FfnSpec, LayerSpec, LinearSpec, MixerSpec, ModelSpec, MoeSpec, Wiring};
+use ruvllm_kvcache::{KvFormat, LayerKv};
+use ruvllm_model::{
+    AttentionSpec, FfnSpec, LatentAttentionSpec, LayerSpec, LinearSpec, MixerSpec, ModelSpec, MoeSpec, Wiring,
+};
+use ruvllm_shaders::HeadWidth;
 
-/// The most values of a head, experts, experts of a row, and groups of experts that the kernels have room for.
-const HEAD_DIM_MAX: usize = 256;
+use crate::cache_shape::latent_kv;
+
+/// The most experts, experts of a row, and groups of experts that the kernels have room for.
 const EXPERTS_MAX: usize = 1024;
 const EXPERTS_USED_MAX: usize = 32;
 const GROUPS_MAX: usize = 64;
@@ -27,19 +31,17 @@ fn check_layer(spec: &ModelSpec, i: usize, layer: &LayerSpec, format: KvFormat) 
     let refuse = |what: std::fmt::Arguments<'_>| refused(&spec.arch, format_args!("{what} (layer {i})"));
     match &layer.mixer {
         MixerSpec::Attention(attention) => check_attention(spec, i, attention, format)?,
-        MixerSpec::ShortConv(conv) => [&conv.in_proj, &conv.out_proj].into_iter().try_for_each(check_linear)?,
-        MixerSpec::LatentAttention(_) => return refuse(format_args!("latent attention")),
-        MixerSpec::Mamba(_) | MixerSpec::Mamba2(_) | MixerSpec::AttentionAndMamba2(..) => {
-            return refuse(format_args!("a state-space layer"));
-        }
+        MixerSpec::AttentionAndMamba2(attention, _) => check_attention(spec, i, attention, format)?,
+        MixerSpec::LatentAttention(own) => check_latent(spec, i, own, format)?,
+        MixerSpec::ShortConv(_) | MixerSpec::Mamba(_) | MixerSpec::Mamba2(_) => {}
     }
+    layer.linears().into_iter().filter(|linear| !has_padded_input(layer, linear)).try_for_each(check_linear)?;
     let reads_the_same = layer.mixer_norm.is_none() && layer.ffn_norm.is_none();
     if layer.wiring == Wiring::Parallel && reads_the_same {
         return refuse(format_args!("parallel branches without a norm"));
     }
     match &layer.ffn {
-        None => Ok(()),
-        Some(FfnSpec::Mlp(mlp)) => mlp.linears().try_for_each(check_linear),
+        None | Some(FfnSpec::Mlp(_)) => Ok(()),
         Some(FfnSpec::Moe(moe)) => check_experts(spec, moe),
     }
 }
@@ -52,8 +54,7 @@ fn check_attention(
 ) -> Result<(), BackendError> {
     let refuse = |what: std::fmt::Arguments<'_>| refused(&spec.arch, format_args!("{what} (layer {i})"));
     let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *attention;
-    let is_even = k_dim.is_multiple_of(2) && v_dim.is_multiple_of(2);
-    if k_dim > HEAD_DIM_MAX || v_dim > HEAD_DIM_MAX || (format == KvFormat::F16 && !is_even) {
+    if HeadWidth::of(k_dim.max(v_dim)).is_none() || !fits_format([k_dim, v_dim], format) {
         return refuse(format_args!("heads of {k_dim} and {v_dim} values"));
     }
     if !n_heads.is_multiple_of(n_kv_heads) {
@@ -62,7 +63,24 @@ fn check_attention(
     if attention.is_causal == spec.is_encoder || (spec.is_encoder && attention.window.is_some()) {
         return refuse(format_args!("attention both ways, or in a window, of this kind"));
     }
-    [&attention.q, &attention.k, &attention.v, &attention.o].into_iter().try_for_each(check_linear)
+    Ok(())
+}
+
+fn check_latent(spec: &ModelSpec, i: usize, own: &LatentAttentionSpec, format: KvFormat) -> Result<(), BackendError> {
+    let LayerKv { k_dim, v_dim, .. } = latent_kv(own);
+    // Each head's part of a row is read in fours.
+    let q_dim = own.n_nope + own.n_rot;
+    let is_aligned = [q_dim, own.n_nope, own.latent.n_out()].iter().all(|n| n.is_multiple_of(4));
+    if HeadWidth::of(k_dim.max(v_dim)).is_none() || !fits_format([k_dim, v_dim], format) || !is_aligned {
+        let what = format_args!("heads of {q_dim} and {v_dim} values over rows of {} (layer {i})", own.latent.n_out());
+        return refused(&spec.arch, what);
+    }
+    Ok(())
+}
+
+/// Returns whether a cache can hold keys and values of these lengths: two numbers of f16 lie in a word.
+fn fits_format(dims: [usize; 2], format: KvFormat) -> bool {
+    format == KvFormat::F32 || dims.iter().all(|dim| dim.is_multiple_of(2))
 }
 
 fn check_experts(spec: &ModelSpec, moe: &MoeSpec) -> Result<(), BackendError> {
@@ -71,13 +89,12 @@ fn check_experts(spec: &ModelSpec, moe: &MoeSpec) -> Result<(), BackendError> {
         let n_used = moe.n_used;
         return refused(&spec.arch, format_args!("{n_used} of {n_experts} experts in {n_groups} groups"));
     }
-    let shared = moe.shared.iter().flat_map(|shared| shared.mlp.linears().chain(&shared.gate));
-    std::iter::once(&moe.router)
-        .chain(&moe.gate)
-        .chain(&moe.up)
-        .chain(&moe.down)
-        .chain(shared)
-        .try_for_each(check_linear)
+    Ok(())
+}
+
+/// Returns whether a layer's rows before a linear layer are padded to a multiple of 4 values.
+fn has_padded_input(layer: &LayerSpec, linear: &LinearSpec) -> bool {
+    matches!(&layer.mixer, MixerSpec::Mamba(own) if own.dt.id == linear.id && linear.n_in().is_multiple_of(2))
 }
 
 fn check_linear(linear: &LinearSpec) -> Result<(), BackendError> {

@@ -22,8 +22,9 @@ pub(crate) struct Weights<'a> {
     progress: RefCell<&'a mut dyn FnMut(LoadProgress)>,
 }
 
-/// A linear layer on the device.
+/// A linear layer on the device; of experts the first one's number.
 pub(crate) struct Linear {
+    pub id: usize,
     pub matrix: WeightMatrix,
     pub bias: Option<GpuBuffer>,
 }
@@ -72,9 +73,14 @@ impl<'a> Weights<'a> {
         Ok(buffer)
     }
 
+    /// Reads a vector, or a small table.
+    pub(crate) fn values(&self, rows: &TensorRows) -> Result<Vec<f32>, BackendError> {
+        weight_values(self.file, rows)
+    }
+
     /// Uploads a vector, or a small table.
     pub(crate) fn vector(&self, rows: &TensorRows) -> Result<GpuBuffer, BackendError> {
-        self.floats(&rows.tensor, &weight_values(self.file, rows)?)
+        self.floats(&rows.tensor, &self.values(rows)?)
     }
 
     /// Uploads a matrix in the format of the file; in f16 if no kernel reads that.
@@ -152,7 +158,7 @@ impl<'a> Weights<'a> {
 
     pub(crate) fn linear(&self, spec: &LinearSpec) -> Result<Linear, BackendError> {
         let bias = spec.bias.as_ref().map(|bias| self.vector(bias)).transpose()?;
-        Ok(Linear { matrix: self.matrix(&spec.weight)?, bias })
+        Ok(Linear { id: spec.id, matrix: self.matrix(&spec.weight)?, bias })
     }
 
     /// Uploads the matrices of experts, which all have the same shape.
@@ -168,7 +174,8 @@ impl<'a> Weights<'a> {
             }
         }
         let bias = (!biases.is_empty()).then(|| self.floats("biases of experts", &biases)).transpose()?;
-        Ok(Experts { linear: Linear { matrix: self.stack(&rows, n_out)?, bias }, n_experts: specs.len() })
+        let linear = Linear { id: specs[0].id, matrix: self.stack(&rows, n_out)?, bias };
+        Ok(Experts { linear, n_experts: specs.len() })
     }
 
     pub(crate) fn norm(&self, spec: &NormSpec) -> Result<Norm, BackendError> {
@@ -181,6 +188,12 @@ impl<'a> Weights<'a> {
             width: weight.n_cols,
             n_sets: weight.n_rows(),
         })
+    }
+
+    /// Makes an RMS norm of rows of `width` values without weights.
+    pub(crate) fn plain_norm(&self, width: usize, eps: f32) -> Result<Norm, BackendError> {
+        let weight = self.floats("ones", &vec![1.0; width])?;
+        Ok(Norm { kind: NormKind::Rms, weight, bias: None, eps, width, n_sets: 1 })
     }
 
     pub(crate) fn norm_if_any(&self, spec: Option<&NormSpec>) -> Result<Option<Norm>, BackendError> {

@@ -131,7 +131,7 @@ impl App {
     /// # Errors
     /// The engine's.
     pub fn load(&self, path: &Path, options: &LoadOptions) -> Result<Engine> {
-        self.load_on(LocalBackend::Native, path, options)
+        self.load_on(LocalBackend::NATIVE, path, options)
     }
 
     /// Loads a model on a backend with a progress bar.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::tools::app::App;
 use crate::tools::args::{ContextArgs, LoadArgs};
-use crate::tools::backend::LocalBackend;
+use crate::tools::backend::{GpuLayersArgs, LocalBackend, LocalName};
 use crate::tools::error::{Error, Result};
 use crate::tools::interrupt;
 use crate::tools::output::{Ui, print, print_json};
@@ -22,7 +22,7 @@ use ruvllm_hub::DEFAULT_MODEL;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendName {
     /// One that runs the model in this process.
-    Local(LocalBackend),
+    Local(LocalName),
     /// Another server.
     Remote,
 }
@@ -30,10 +30,10 @@ pub enum BackendName {
 impl ValueEnum for BackendName {
     fn value_variants<'a>() -> &'a [BackendName] {
         &[
-            BackendName::Local(LocalBackend::Native),
+            BackendName::Local(LocalName::Native),
             #[cfg(feature = "gpu")]
-            BackendName::Local(LocalBackend::Gpu),
-            BackendName::Local(LocalBackend::Candle),
+            BackendName::Local(LocalName::Gpu),
+            BackendName::Local(LocalName::Candle),
             BackendName::Remote,
         ]
     }
@@ -56,6 +56,8 @@ pub struct BackendArgs {
     /// Address of the other server's API, as http://HOST:PORT/v1; its key is read from RUVLLM_REMOTE_KEY
     #[arg(long, value_name = "URL", required_if_eq("backend", "remote"), help_heading = "Model")]
     url: Option<String>,
+    #[command(flatten)]
+    gpu_layers: GpuLayersArgs,
 }
 
 /// The backend that was chosen.
@@ -70,12 +72,15 @@ impl BackendArgs {
     /// Returns the backend that answers.
     ///
     /// # Errors
-    /// An address without `--backend remote`, or the other way round; as [`LocalBackend::check`].
+    /// An address without `--backend remote`, or the other way round; as [`LocalBackend::new`].
     pub fn chosen(&self, load: &LoadArgs) -> Result<Chosen<'_>> {
         match (self.backend, &self.url) {
-            (BackendName::Local(local), None) => local.check(load).map(|()| Chosen::Local(local)),
+            (BackendName::Local(name), None) => LocalBackend::new(name, self.gpu_layers, load).map(Chosen::Local),
             (BackendName::Local(_), Some(_)) => {
                 Err(Error::usage("--url is for --backend remote; add that, or leave it out"))
+            }
+            (BackendName::Remote, Some(_)) if self.gpu_layers.n_layers().is_some() => {
+                Err(Error::usage("--gpu-layers needs --backend gpu"))
             }
             (BackendName::Remote, Some(url)) => Ok(Chosen::Remote(url)),
             (BackendName::Remote, None) => Err(Error::usage("--backend remote needs the address of a server: --url")),

@@ -1,4 +1,4 @@
-//! `--backend gpu`, on the machine's first adapter: the tokens of native, a server over it, and a line about what it does not do.
+//! `--backend gpu`, on the machine's first adapter: the tokens of native, a server over it, adapters, drafts, and a line about what it does not do.
 
 use serde_json::{Value, json};
 
@@ -88,15 +88,132 @@ fn what_the_gpu_does_not_do_is_refused_in_a_line() {
     let path = path.to_str().expect("a path");
     let ask = ["run", "--model", path, "--backend", "gpu", "--raw", "--prompt", "a", "--max-tokens", "2"];
     for (more, code, line) in [
-        (&["--threads", "2"][..], 2, "--threads is not for --backend gpu: the GPU computes"),
+        (
+            &["--threads", "2"][..],
+            2,
+            "--threads is not for --backend gpu: the GPU computes, unless --gpu-layers leaves some to the CPU",
+        ),
+        (
+            &["--gpu-layers", "7"],
+            1,
+            "backend gpu: 7 layers on the GPU were asked for, and the model has 2; choose 1 to 2",
+        ),
         (&["--kv", "q8"], 2, "--kv is not for --backend gpu: it keeps keys and values as f16 or f32"),
-        (&["--draft-model", path], 1, "backend gpu has no use for a draft model; use native"),
     ] {
         assert_eq!(error_line(&run(&bench, &[&ask[..], more].concat()), code), format!("error: {line}"), "{more:?}");
     }
     let output = bench.ruvllm().args(ask).env("RUVLLM_GPU", "no such GPU").output().expect("the command starts");
     let line = error_line(&output, 2);
     assert!(line.starts_with("error: backend gpu: no GPU is called 'no such gpu' (0: "), "{line}");
+}
+
+/// The first of two layers on the CPU.
+#[test]
+fn layers_are_divided_between_cpu_and_gpu() {
+    let (bench, path) = (Bench::new(), tiny());
+    let path = path.to_str().expect("a path");
+    let ask =
+        ["run", "--model", path, "--raw", "--prompt", "a b c", "--temp", "0", "--max-tokens", "24", "--ctx", "128"];
+    let tokens = |more: &[&str]| json_of(&run(&bench, &[&ask[..], &["--json"], more].concat()))["tokens"].clone();
+    let native = tokens(&[]);
+    assert_eq!(tokens(&["--backend", "gpu", "--gpu-layers", "1", "--threads", "1"]), native);
+    assert_eq!(tokens(&["--backend", "gpu", "--gpu-layers", "2"]), native);
+    for backend in ["native", "candle"] {
+        let refused = [&ask[..], &["--backend", backend, "--gpu-layers", "1"]].concat();
+        assert_eq!(error_line(&run(&bench, &refused), 2), "error: --gpu-layers needs --backend gpu");
+    }
+}
+
+/// A machine without a driver: the loader of Vulkan is told of none.
+#[test]
+fn no_gpu_is_one_line() {
+    let (bench, path) = (Bench::new(), tiny());
+    let path = path.to_str().expect("a path");
+    let ask = ["run", "--model", path, "--backend", "gpu", "--raw", "--prompt", "a", "--max-tokens", "2"];
+    let nowhere = bench.path("no such driver.json");
+    let run = |ask: &[&str]| {
+        let mut command = bench.ruvllm();
+        let variables = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "__EGL_VENDOR_LIBRARY_FILENAMES"];
+        variables.iter().for_each(|name| drop(command.env(name, &nowhere)));
+        command.args(ask).output().expect("the command starts")
+    };
+    let line = "error: backend gpu: no GPU (there is none); use the native backend, or set RUVLLM_GPU to one of them";
+    assert_eq!(error_line(&run(&ask), 2), line);
+    assert_eq!(json_of(&run(&["detect", "--json"]))["gpus"], json!([]));
+}
+
+/// Both compute on the same GPU at once.
+#[test]
+fn two_processes_share_the_gpu() {
+    let (bench, path) = (Bench::new(), tiny());
+    let path = path.to_str().expect("a path");
+    let ask = ["run", "--model", path, "--backend", "gpu", "--raw", "--prompt", "a b c", "--temp", "0"];
+    let ask = [&ask[..], &["--max-tokens", "16", "--ctx", "128", "--ignore-eos", "--json"]].concat();
+    let start = || {
+        let mut command = bench.ruvllm();
+        let piped = || std::process::Stdio::piped();
+        command.args(&ask).env(FIRST.0, FIRST.1).stdout(piped()).stderr(piped()).spawn().expect("the command starts")
+    };
+    let both = [start(), start()].map(|process| process.wait_with_output().expect("it ends"));
+    let alone = json_of(&run(&bench, &ask))["tokens"].clone();
+    for output in &both {
+        assert_eq!(json_of(output)["tokens"], alone);
+    }
+}
+
+/// Drafts change how many passes an answer takes, and no token of it.
+#[test]
+fn drafts_change_no_token() {
+    let (bench, path) = (Bench::new(), tiny());
+    let path = path.to_str().expect("a path");
+    let answer = |more: &[&str]| {
+        let ask = ["run", "--model", path, "--backend", "gpu", "--raw", "--prompt", "a b c a b c a b c", "--temp", "0"];
+        let ask = [&ask[..], &["--max-tokens", "40", "--ctx", "128", "--ignore-eos", "--json"], more].concat();
+        json_of(&run(&bench, &ask))
+    };
+    let plain = answer(&["--speculate", "off"]);
+    assert_eq!(plain["timings"]["draft_tokens"], 0, "{plain}");
+    for more in [&["--speculate", "ngram"][..], &["--speculate", "draft", "--draft-model", path]] {
+        let drafted = answer(more);
+        assert_eq!(drafted["tokens"], plain["tokens"], "{more:?}");
+        assert!(drafted["timings"]["accepted_tokens"].as_u64() > Some(0), "{more:?}: {}", drafted["timings"]);
+    }
+}
+
+/// Requests with adapters of their own, at once and alone, and what native answers with them.
+#[test]
+fn adapters_are_applied_row_by_row() {
+    let (bench, path) = (Bench::new(), tiny());
+    let path = path.to_str().expect("a path");
+    let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../ruvllm-lora/testdata");
+    let folder = |name: &str| testdata.join(name).to_string_lossy().into_owned();
+    let tokens = |backend: &str, lora: &[&str]| {
+        let ask = ["run", "--model", path, "--backend", backend, "--raw", "--prompt", "a b c", "--temp", "0", "--json"];
+        let more = ["--max-tokens", "16", "--ctx", "128", "--ignore-eos"];
+        json_of(&run(&bench, &[&ask[..], &more, lora].concat()))["tokens"].clone()
+    };
+    for lora in [&["--lora", &folder("llama-qv")][..], &["--lora", &folder("llama-dora")]] {
+        assert_eq!(tokens("gpu", lora), tokens("native", lora), "{lora:?}");
+        assert_ne!(tokens("gpu", lora), tokens("gpu", &[]), "{lora:?} changes nothing");
+    }
+    let testdata = testdata.to_string_lossy();
+    let args = ["--model", path, "--alias", "tiny", "--ctx", "256", "--temp", "0", "--backend", "gpu", "--kv-mib", "4"];
+    let server = Server::start_with_env(&bench, &[&args[..], &["--adapters", &testdata]].concat(), &[FIRST]);
+    let models = ["tiny", "tiny:llama-qv", "tiny:llama-all", "tiny:llama-dora"];
+    let ask = |i: usize| {
+        let body =
+            json!({ "prompt": "one two three four", "max_tokens": 12, "temperature": 0, "model": models[i % 4] });
+        text_of(&server.ask("POST /v1/completions", &body))
+    };
+    let alone: Vec<String> = (0..4).map(ask).collect();
+    assert!((1..4).all(|i| alone[i] != alone[0]), "{alone:?}");
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|i| scope.spawn(move || ask(i))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("an answer")).collect()
+    });
+    for (i, answer) in together.iter().enumerate() {
+        assert_eq!(*answer, alone[i % 4], "request {i}");
+    }
 }
 
 #[test]

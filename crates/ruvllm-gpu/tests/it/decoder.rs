@@ -3,8 +3,8 @@
 
 use ruvllm_gpu::{Gpu, GpuBuffer, GpuOptions, PassBuffers, PassInput, PassPlan, ReadBack, Step, WeightMatrix};
 use ruvllm_shaders::{
-    ActivateParams, AddParams, AttentionParams, EmbedParams, HeadTile, KV_BLOCK, Kernel, KvAppendParams, KvType,
-    LinearParams, NormParams, RopeParams, RowRecord, RowTile, ShaderActivation, TopKParams, flags,
+    ActivateParams, AddParams, AttentionParams, EmbedParams, HeadTile, HeadWidth, KV_BLOCK, Kernel, KvAppendParams,
+    KvType, LinearParams, NormParams, RopeParams, RowRecord, RowTile, ShaderActivation, TopKParams, flags,
 };
 
 use crate::open_all;
@@ -291,7 +291,13 @@ fn attention<'a>(gpu: &Gpu, keys: &'a GpuBuffer, values: &'a GpuBuffer, on: &'a 
     };
     let heads = HeadTile::Four;
     let n = Kernel::attention_tiles(heads, &params) as usize;
-    let kernel = Kernel::Attention { kv: KvType::F32, heads, is_split: false, reduction: gpu.reduction() };
+    let kernel = Kernel::Attention {
+        kv: KvType::F32,
+        heads,
+        is_split: false,
+        width: HeadWidth::Normal,
+        reduction: gpu.reduction(),
+    };
     step(kernel, params.words(), vec![&on.q, keys, values, &on.none, &on.attended], n, 0)
 }
 
@@ -332,7 +338,7 @@ fn run(gpu: &Gpu, decoder: &Decoder, texts: &[Text], parts: &[std::ops::Range<us
                 slot: block * KV_BLOCK + position as u32 % KV_BLOCK,
                 table: tables.len() as u32,
                 n_keys: position as u32 + 1,
-                source: 0,
+                ..RowRecord::default()
             });
             angles.extend((0..HEAD_DIM / 2).flat_map(|pair| {
                 let (sin, cos) = angle(position, pair).sin_cos();

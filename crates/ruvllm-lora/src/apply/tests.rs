@@ -170,6 +170,35 @@ fn a_row_has_the_same_bits_in_any_company() {
 }
 
 #[test]
+fn factors_are_told_as_they_are_multiplied() {
+    let targets = targets();
+    for (format, tolerance) in [(FactorFormat::F32, 1e-6), (FactorFormat::F16, 1e-3), (FactorFormat::Q8, 8e-3)] {
+        let adapter = adapter(3, 8, &[1, 2], true);
+        let bound = targets.bind(&adapter, format, &Base).expect("it fits");
+        assert!(bound.layer_sizes(0).is_none() && bound.layer_factors(0).is_none());
+        for layer in [1, 2] {
+            let (sizes, factors) =
+                (bound.layer_sizes(layer).expect("it is"), bound.layer_factors(layer).expect("it is"));
+            assert_eq!((sizes.rank, sizes.n_in, sizes.n_out, sizes.has_gain), (8, K, N_OUT[layer], true));
+            let gain = factors.gain.expect("it is a DoRA");
+            let change = changed(layer, &adapter);
+            for (j, (row, own)) in change.chunks_exact(K).zip(base(layer).chunks_exact(K)).enumerate() {
+                for (c, (expected, own)) in row.iter().zip(own).enumerate() {
+                    let term =
+                        |i: usize| factors.multipliers[i] * factors.a[i * K + c] * factors.b[i * N_OUT[layer] + j];
+                    let found = own * (1.0 + gain[j]) + (0..8).map(term).sum::<f32>();
+                    let error = (f64::from(found) - expected).abs();
+                    assert!(
+                        error <= tolerance * 8.0,
+                        "{format:?} layer {layer} value {j}, {c}: {found}, not {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn sets_differ_by_what_they_do() {
     let (targets, others) = (targets(), targets());
     let bind = |targets: &Arc<Targets>, seed| {

@@ -312,11 +312,15 @@ impl ForwardState {
     fn head(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>, wanted: Wanted<'_>) -> RowCounts {
         let Wanted { rows, leaves_last, known } = wanted;
         let (n, n_embd) = (rows.len(), model.spec.n_embd);
-        if model.output.head.is_none() || n == 0 {
+        if n == 0 {
             return RowCounts::default();
         }
         let len = n * n_embd;
         let kept = rows_at(&mut self.hidden, known.n_states, n, n_embd);
+        if model.output.head.is_none() {
+            kept.copy_from_slice(normed(compute, model.output.norm.as_ref(), &mut self.residual, len));
+            return RowCounts { n_logits: 0, n_states: n };
+        }
         let stream = self.stream.get(known.n_states * n_embd..).unwrap_or_default();
         let (hidden, n_logits) = if leaves_last {
             let changed = &mut self.residual.normed[..len];

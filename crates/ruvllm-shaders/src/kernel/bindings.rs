@@ -14,7 +14,7 @@ impl Kernel {
             Kernel::Rope { .. } => &[Binding::read("angles", "array<vec2<f32>>"), Binding::write("x", "array<f32>")],
             Kernel::Activate { .. } => &ACTIVATE,
             Kernel::Add => &ADD,
-            Kernel::Gather | Kernel::Softmax { .. } => {
+            Kernel::Gather | Kernel::CopyHeads | Kernel::Softmax { .. } => {
                 &[Binding::read("x", "array<f32>"), Binding::write("y", "array<f32>")]
             }
             Kernel::KvAppend { .. } => &KV_APPEND,
@@ -25,6 +25,10 @@ impl Kernel {
             Kernel::CombineExperts => &COMBINE,
             Kernel::ConvAppend => &[Binding::read("x", "array<f32>"), Binding::write("inputs", "array<f32>")],
             Kernel::ShortConv => &SHORT_CONV,
+            Kernel::CausalConv => &CAUSAL_CONV,
+            Kernel::Scan { .. } => &SCAN,
+            Kernel::LowRankShrink { .. } => &LOW_RANK_SHRINK,
+            Kernel::LowRankExpand => &LOW_RANK_EXPAND,
         };
         std::iter::once(PARAMS_BINDING).chain(own.iter().copied()).collect()
     }
@@ -93,5 +97,39 @@ const SHORT_CONV: [Binding; 4] = [
     Binding::read("x", "array<f32>"),
     Binding::read("inputs", "array<f32>"),
     Binding::read("taps", "array<f32>"),
+    Binding::write("y", "array<f32>"),
+];
+
+const CAUSAL_CONV: [Binding; 5] = [
+    Binding::read("x", "array<f32>"),
+    Binding::read("taps", "array<f32>"),
+    Binding::read("bias", "array<f32>"),
+    Binding::write("state", "array<f32>"),
+    Binding::write("y", "array<f32>"),
+];
+
+const SCAN: [Binding; 6] = [
+    Binding::read("x", "array<f32>"),
+    Binding::read("dt", "array<f32>"),
+    Binding::read("bc", "array<f32>"),
+    Binding::read("weights", "array<f32>"),
+    Binding::write("state", "array<f32>"),
+    Binding::write("y", "array<f32>"),
+];
+
+const LOW_RANK_SHRINK: [Binding; 5] = [
+    Binding::read("x", "array<f32>"),
+    Binding::read("bank", "array<u32>"),
+    Binding::read("members", "array<vec2<u32>>"),
+    Binding::read("experts", "array<u32>"),
+    Binding::write("t", "array<f32>"),
+];
+
+const LOW_RANK_EXPAND: [Binding; 6] = [
+    Binding::read("t", "array<f32>"),
+    Binding::read("bank", "array<u32>"),
+    Binding::read("members", "array<vec2<u32>>"),
+    Binding::read("experts", "array<u32>"),
+    Binding::read("bias", "array<f32>"),
     Binding::write("y", "array<f32>"),
 ];

@@ -5,19 +5,22 @@ use crate::binding::PASS_BINDINGS;
 use crate::format::WeightFormat;
 use crate::params;
 use crate::params::{
-    ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, ConvParams, EmbedParams,
-    ExpertLinearParams, KvAppendParams, LinearParams, NormParams, RopeParams, RouteParams, RowRecord, SoftmaxParams,
-    TopKParams,
+    ADAPTERS_MAX, ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CausalConvParams, CombineParams,
+    ConvParams, CopyHeadsParams, EmbedParams, ExpertLinearParams, KvAppendParams, LOW_RANK_F32, LOW_RANK_GAIN,
+    LOW_RANK_PLACE_WORDS, LinearParams, LowRankParams, NO_ADAPTER, NormParams, RopeParams, RouteParams, RowRecord,
+    ScanParams, SoftmaxParams, TopKParams,
 };
 
 /// Flags by their names in WGSL.
-const FLAGS: [(&str, u32); 6] = [
+const FLAGS: [(&str, u32); 8] = [
     ("HAS_BIAS", params::flags::HAS_BIAS),
     ("ACCUMULATE", params::flags::ACCUMULATE),
     ("HAS_WEIGHT", params::flags::HAS_WEIGHT),
     ("HAS_GATE", params::flags::HAS_GATE),
     ("HAS_SINKS", params::flags::HAS_SINKS),
     ("NORMALIZE", params::flags::NORMALIZE),
+    ("HAS_EXPERTS", params::flags::HAS_EXPERTS),
+    ("SLOT_IS_EXPERT", params::flags::SLOT_IS_EXPERT),
 ];
 
 impl Kernel {
@@ -79,21 +82,27 @@ impl Kernel {
                 )
             }
             Kernel::KvAppend { kv } => format!("const BLOCK: u32 = {KV_BLOCK}u;\n{}", kv_wgsl(kv)),
-            Kernel::Attention { heads, kv, is_split, .. } => {
-                let (n_heads, kv) = (heads.n_heads(), kv_wgsl(kv));
+            Kernel::Attention { heads, kv, is_split, width, .. } => {
+                let (n_heads, n_values, kv) = (heads.n_heads(), width.n_values(), kv_wgsl(kv));
                 format!(
-                    "const BLOCK: u32 = {KV_BLOCK}u;\nconst HEADS: u32 = {n_heads}u;\nconst SPLIT: bool = {is_split};\n{}{kv}",
+                    "const BLOCK: u32 = {KV_BLOCK}u;\nconst HEADS: u32 = {n_heads}u;\nconst HEAD_MAX: u32 = {n_values}u;\n\
+                     const SPLIT: bool = {is_split};\n{}{kv}",
                     n_sums(n_heads)
                 )
             }
+            Kernel::Scan { has_heads } => format!("const HEADS: bool = {has_heads};\n"),
+            Kernel::LowRankShrink { .. } => low_rank_constants() + &n_sums(1),
+            Kernel::LowRankExpand => low_rank_constants(),
             Kernel::Softmax { .. } | Kernel::TopK { .. } | Kernel::RouteExperts { .. } => n_sums(1),
             Kernel::ShortConv => format!("const BLOCK: u32 = {KV_BLOCK}u;\n"),
             Kernel::Embed { .. }
             | Kernel::AttentionMerge
             | Kernel::Add
             | Kernel::Gather
+            | Kernel::CopyHeads
             | Kernel::CombineExperts
-            | Kernel::ConvAppend => String::new(),
+            | Kernel::ConvAppend
+            | Kernel::CausalConv => String::new(),
         }
     }
 
@@ -136,6 +145,15 @@ impl Kernel {
             Kernel::CombineExperts => &[include_str!("../wgsl/combine_experts.wgsl")],
             Kernel::ConvAppend => &[include_str!("../wgsl/conv_append.wgsl")],
             Kernel::ShortConv => &[include_str!("../wgsl/short_conv.wgsl")],
+            Kernel::CopyHeads => &[include_str!("../wgsl/copy_heads.wgsl")],
+            Kernel::CausalConv => &[include_str!("../wgsl/activations.wgsl"), include_str!("../wgsl/causal_conv.wgsl")],
+            Kernel::Scan { .. } => &[include_str!("../wgsl/scan.wgsl")],
+            Kernel::LowRankShrink { .. } => {
+                &[include_str!("../wgsl/low_rank.wgsl"), include_str!("../wgsl/low_rank_shrink.wgsl")]
+            }
+            Kernel::LowRankExpand => {
+                &[include_str!("../wgsl/low_rank.wgsl"), include_str!("../wgsl/low_rank_expand.wgsl")]
+            }
         }
     }
 
@@ -157,6 +175,10 @@ impl Kernel {
             Kernel::RouteExperts { .. } => RouteParams::WGSL,
             Kernel::CombineExperts => CombineParams::WGSL,
             Kernel::ConvAppend | Kernel::ShortConv => ConvParams::WGSL,
+            Kernel::CopyHeads => CopyHeadsParams::WGSL,
+            Kernel::CausalConv => CausalConvParams::WGSL,
+            Kernel::Scan { .. } => ScanParams::WGSL,
+            Kernel::LowRankShrink { .. } | Kernel::LowRankExpand => LowRankParams::WGSL,
         }
     }
 }
@@ -166,6 +188,15 @@ fn kv_wgsl(kv: KvType) -> &'static str {
         KvType::F16 => include_str!("../wgsl/kv_f16.wgsl"),
         KvType::F32 => include_str!("../wgsl/kv_f32.wgsl"),
     }
+}
+
+/// WGSL of how adapters lie on the device.
+fn low_rank_constants() -> String {
+    format!(
+        "const ADAPTERS: u32 = {ADAPTERS_MAX}u;\nconst NO_ADAPTER: u32 = {NO_ADAPTER}u;\n\
+         const PLACE_WORDS: u32 = {LOW_RANK_PLACE_WORDS}u;\nconst FACTOR_F32: u32 = {LOW_RANK_F32}u;\n\
+         const FACTOR_GAIN: u32 = {LOW_RANK_GAIN}u;\n"
+    )
 }
 
 /// WGSL of the sizes of a tile of products.

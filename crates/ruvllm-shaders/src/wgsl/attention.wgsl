@@ -9,11 +9,11 @@
 // not divided yet, their total and the maximum, which attention_merge puts together.
 // Grid: heads of keys times tiles of query heads (x), rows (y), splits (z).
 
-// The most words of values that a lane has: heads of up to 256 values.
-const V_WORDS: u32 = 4u / VALUES_PER_WORD;
+// The most words of values that a lane has: heads of up to HEAD_MAX values.
+const V_WORDS: u32 = HEAD_MAX / WG / VALUES_PER_WORD;
 const NEGATIVE: f32 = -3.0e38;
 
-var<workgroup> queries: array<f32, HEADS * 256u>;
+var<workgroup> queries: array<f32, HEADS * HEAD_MAX>;
 var<workgroup> weights: array<f32, HEADS * WG>;
 
 @compute @workgroup_size(WG)
@@ -30,7 +30,7 @@ fn main(lane: Lane, @builtin(workgroup_id) group: vec3<u32>) {
     let first_head = kv_head * group_len + first;
     let q_at = params.q_offset + row * params.q_stride + first_head * params.k_dim;
     for (var i = lane.index; i < n_heads * params.k_dim; i += WG) {
-        queries[(i / params.k_dim) * 256u + i % params.k_dim] = q[q_at + i] * params.scale;
+        queries[(i / params.k_dim) * HEAD_MAX + i % params.k_dim] = q[q_at + i] * params.scale;
     }
     workgroupBarrier();
 
@@ -125,7 +125,7 @@ fn scores_of(block: u32, kv_head: u32, token: u32) -> array<f32, HEADS> {
     for (var word = 0u; word < params.k_dim / VALUES_PER_WORD; word++) {
         let bits = k_cache[k_at(block, kv_head, token, word)];
         for (var h = 0u; h < HEADS; h++) {
-            let at = h * 256u + word * VALUES_PER_WORD;
+            let at = h * HEAD_MAX + word * VALUES_PER_WORD;
             if (VALUES_PER_WORD == 2u) {
                 scores[h] += dot(unpack2x16float(bits), vec2<f32>(queries[at], queries[at + 1u]));
             } else {

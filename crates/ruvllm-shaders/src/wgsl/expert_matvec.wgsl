@@ -1,4 +1,4 @@
-// y[row, slot, out] = bias[e, out] + Σ w[e, out, i] x[row, slot, i], e = experts[row, slot].
+// y[row, slot, out] = bias[e, out] + Σ w[e, out, i] x[row, slot, i], e = experts[row, slot], or e = slot.
 // Grid: tiles of OUTS outputs (x), rows (y), slots (z). A binding holds n_experts experts from the first_expert on; a
 // workgroup whose expert lies in another binding writes nothing.
 @compute @workgroup_size(WG)
@@ -9,7 +9,11 @@ fn main(lane: Lane, @builtin(workgroup_id) group: vec3<u32>) {
     if (first_out >= params.n_out || row >= pass_counts[params.count]) {
         return;
     }
-    let expert = experts[row * params.n_slots + slot] - params.first_expert;
+    var chosen = slot;
+    if ((params.flags & SLOT_IS_EXPERT) == 0u) {
+        chosen = experts[row * params.n_slots + slot];
+    }
+    let expert = chosen - params.first_expert;
     if (expert >= params.n_experts) {
         return;
     }

@@ -2,8 +2,8 @@
 
 use half::f16;
 use ruvllm_shaders::{
-    AttentionMergeParams, AttentionParams, Extent, HeadTile, KV_BLOCK, Kernel, KvAppendParams, KvType, Reduction,
-    RowRecord, flags,
+    AttentionMergeParams, AttentionParams, Extent, HeadTile, HeadWidth, KV_BLOCK, Kernel, KvAppendParams, KvType,
+    Reduction, RowRecord, flags,
 };
 
 use crate::device::{Dispatch, Pass, floats, on_all};
@@ -194,9 +194,10 @@ impl Case {
             ..RowRecord::default()
         });
         let is_split = n_splits > 1;
+        let width = HeadWidth::of(k_dim.max(v_dim)).expect("a width of the kernel");
         let n_out = if is_split { Kernel::split_words(&params) as usize } else { y_stride };
         let dispatch = Dispatch {
-            kernel: Kernel::Attention { kv, heads, is_split, reduction },
+            kernel: Kernel::Attention { kv, heads, is_split, width, reduction },
             params: params.words(),
             extent: Extent { n: Kernel::attention_tiles(heads, &params), rows: N_KEYS.len() as u32, slots: n_splits },
             buffers: vec![
@@ -309,4 +310,20 @@ fn attention_over_pages() {
             }
         }
     }
+}
+
+/// Heads in the space of a short row, which all share their keys.
+#[test]
+fn attention_of_wide_heads() {
+    for kv in [KvType::F16, KvType::F32] {
+        for (n_heads, k_dim, v_dim) in [(5, 576, 512), (2, 640, 640)] {
+            let cache = Cache { kv, n_kv_heads: 1, k_dim, v_dim };
+            let case = Case { cache, n_heads, window: 0, softcap: 0.0, has_sinks: false };
+            for reduction in [Reduction::Subgroup, Reduction::Shared] {
+                [1, 3].into_iter().for_each(|n_splits| case.check(HeadTile::Four, reduction, n_splits));
+            }
+        }
+    }
+    assert_eq!([256, 257, 640].map(HeadWidth::of), [HeadWidth::Normal, HeadWidth::Wide, HeadWidth::Wide].map(Some));
+    assert_eq!(HeadWidth::of(641), None);
 }

@@ -1,6 +1,8 @@
 //! Kernels whose lanes compute one value each: activations, rotation, addition, gathering.
 
-use ruvllm_shaders::{ActivateParams, AddParams, Extent, Kernel, RopeParams, RowRecord, ShaderActivation, flags};
+use ruvllm_shaders::{
+    ActivateParams, AddParams, CopyHeadsParams, Extent, Kernel, RopeParams, RowRecord, ShaderActivation, flags,
+};
 
 use crate::device::{Dispatch, Pass, floats, on_all};
 use crate::random::Random;
@@ -208,4 +210,39 @@ fn gathering() {
             assert_eq!(y, &x[1 + source as usize * n..][..n], "{name}");
         }
     });
+}
+
+#[test]
+fn parts_of_heads_are_copied() {
+    let (n, n_heads, n_rows) = (90, 4, 3);
+    let mut random = Random::new(5);
+    for x_head_stride in [100, 0] {
+        let (x, before) = (random.floats(3 + n_rows * 401), random.floats(2 + n_rows * 500));
+        let params = CopyHeadsParams {
+            n: n as u32,
+            n_heads: n_heads as u32,
+            x_offset: 3,
+            x_stride: 401,
+            x_head_stride,
+            y_offset: 2,
+            y_stride: 500,
+            y_head_stride: 110,
+            count: 1,
+        };
+        let dispatch = Dispatch {
+            kernel: Kernel::CopyHeads,
+            params: params.words(),
+            extent: Extent { n: (n * n_heads) as u32, rows: n_rows as u32, slots: 1 },
+            buffers: vec![x.clone().into(), before.clone().into()],
+            pass: Pass::default(),
+        };
+        let mut expected = before;
+        for row in 0..n_rows {
+            for head in 0..n_heads {
+                let from = &x[3 + row * 401 + head * x_head_stride as usize..][..n];
+                expected[2 + row * 500 + head * 110..][..n].copy_from_slice(from);
+            }
+        }
+        on_all(&dispatch, |name, written| assert!(floats(&written[0]) == expected, "{name}"));
+    }
 }

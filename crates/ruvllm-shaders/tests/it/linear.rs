@@ -179,20 +179,22 @@ fn many_rows_in_f16() {
 fn experts() {
     for format in WeightFormat::ALL {
         for reduction in REDUCTIONS {
-            expert_products(Kernel::ExpertMatVec { format, reduction }, format);
+            for by_slot in [false, true] {
+                expert_products(Kernel::ExpertMatVec { format, reduction }, format, by_slot);
+            }
         }
     }
 }
 
-/// Three experts of five in the binding, two slots, three rows; inputs by slot.
-fn expert_products(kernel: Kernel, format: WeightFormat) {
+/// Three experts of five in the binding, two slots, three rows; inputs by slot. Rows choose experts, or slots are those of their number.
+fn expert_products(kernel: Kernel, format: WeightFormat, by_slot: bool) {
     let (n_out, n_rows, n_slots, first_expert, n_experts) = (6, 3, 2, 1, 3);
     let mut random = Random::new(5);
     let k = extreme_len(format);
     let bytes = random_rows(format, k, n_experts * n_out, &mut random);
     let x = random.floats(n_rows * n_slots * k);
     let bias = random.floats(5 * n_out);
-    let chosen = [0usize, 3, 2, 4, 1, 2];
+    let chosen = if by_slot { [0usize, 1, 0, 1, 0, 1] } else { [0, 3, 2, 4, 1, 2] };
     let params = ExpertLinearParams {
         n_units: format.n_units(k) as u32,
         n_quads: k as u32 / 4,
@@ -205,10 +207,10 @@ fn expert_products(kernel: Kernel, format: WeightFormat) {
         first_expert: first_expert as u32,
         n_experts: n_experts as u32,
         count: 1,
-        flags: flags::HAS_BIAS,
+        flags: flags::HAS_BIAS | if by_slot { flags::SLOT_IS_EXPERT } else { 0 },
         ..ExpertLinearParams::default()
     };
-    let experts: Data = chosen.map(|expert| expert as u32).to_vec().into();
+    let experts: Data = chosen.map(|expert| if by_slot { 9 } else { expert as u32 }).to_vec().into();
     let y = vec![BEFORE; n_rows * n_slots * n_out];
     let dispatch = Dispatch {
         kernel,

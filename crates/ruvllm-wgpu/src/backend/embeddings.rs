@@ -31,9 +31,10 @@ impl WgpuBackend {
     ) -> Result<Vec<f32>, BackendError> {
         self.check(&[Segment { seq, tokens, logits: LogitRows::None }])?;
         self.make_room(&[(seq, tokens.len())])?;
+        self.ready_adapters(&[Segment { seq, tokens, logits: LogitRows::None }])?;
         let mut pool = VectorPool::new(pooling, self.spec.n_embd);
         for tokens in tokens.chunks(self.model.rows.n_rows) {
-            self.fill_pass(&[Piece { seq, tokens, wanted: LogitRows::All }], second_from);
+            self.fill_pass(&[Piece { seq, tokens, wanted: LogitRows::All }], second_from)?;
             self.model.run(&mut self.pass, Readout::States, &mut |words| {
                 let states: Vec<f32> = words[0].iter().map(|word| f32::from_bits(*word)).collect();
                 pool.add(&states);

@@ -17,10 +17,12 @@ impl WgpuBackend {
     pub(super) fn run_changed(&mut self, pieces: &[Piece<'_>]) -> Result<(), BackendError> {
         let (n_embd, mut states) = (self.spec.n_embd, Vec::new());
         self.model.run(&mut self.pass, Readout::States, &mut |words| extend(&mut states, &words[0]))?;
-        let (mut changed, mut first) = (Vec::new(), 0);
+        // Rows of the pass whose logits are wanted: the last ones of each piece.
+        let (mut changed, mut rows_of, mut first) = (Vec::new(), Vec::new(), 0);
         for Piece { seq, tokens, wanted } in pieces {
             let (n_states, n) = (wanted.n_states(tokens.len()), wanted.count(tokens.len()));
             let rows = &states[(first + n_states - n) * n_embd..(first + n_states) * n_embd];
+            rows_of.extend_from_slice(&self.pass.wanted[first + n_states - n..first + n_states]);
             let start = changed.len();
             changed.extend_from_slice(rows);
             if let Some(micro) = self.kv.get(*seq).and_then(|open| open.micro.as_deref()).filter(|_| n > 0) {
@@ -30,7 +32,7 @@ impl WgpuBackend {
         }
         self.hidden.append(&mut states);
         let logits = &mut self.logits;
-        self.model.head_of(&changed, &mut |words| extend(logits, &words[0]))
+        self.model.head_of(&changed, Some((&self.pass, &rows_of)), &mut |words| extend(logits, &words[0]))
     }
 }
 
@@ -53,7 +55,7 @@ impl HiddenStates for WgpuBackend {
 
     fn logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> Result<(), BackendError> {
         logits.clear();
-        self.model.head_of(hidden, &mut |words| extend(logits, &words[0]))?;
+        self.model.head_of(hidden, None, &mut |words| extend(logits, &words[0]))?;
         self.finish_logits(logits);
         Ok(())
     }

@@ -39,7 +39,7 @@ impl PagedKv for WgpuBackend {
     }
 
     fn discard(&mut self, seq: SeqId) {
-        self.kv.remove(seq, false);
+        self.remove(seq, false);
     }
 
     fn set_quota(&mut self, tenant: u64, bytes: Option<usize>) {

@@ -55,7 +55,7 @@ impl WgpuBackend {
         }
         self.check(&[Segment { seq, tokens, logits: LogitRows::Last }])?;
         self.make_room(&[(seq, tokens.len())])?;
-        self.fill_pass(&[Piece { seq, tokens, wanted: LogitRows::Last }], usize::MAX);
+        self.fill_pass(&[Piece { seq, tokens, wanted: LogitRows::Last }], usize::MAX)?;
         // Once to warm up.
         self.model.time(&mut self.pass)?;
         self.model.time(&mut self.pass)

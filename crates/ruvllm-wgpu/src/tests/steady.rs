@@ -9,13 +9,13 @@ use super::{load, options};
 use crate::WgpuBackend;
 
 /// Computes tokens and returns the most likely next one.
-fn next(model: &mut dyn TokenModel, seq: SeqId, tokens: &[u32]) -> u32 {
+pub(super) fn next(model: &mut dyn TokenModel, seq: SeqId, tokens: &[u32]) -> u32 {
     let logits = LogitRows::Top { n_tail: 1, n_best: 1 };
     argmax(model.forward(&[Segment { seq, tokens, logits }]).expect("it fits").logits) as u32
 }
 
 /// Asserts that greedy tokens cost one command buffer and eight bytes each, and returns their dispatches.
-fn check_steady(model: &mut WgpuBackend, seq: SeqId, mut token: u32, n: u64) -> u64 {
+pub(super) fn check_steady(model: &mut WgpuBackend, seq: SeqId, mut token: u32, n: u64) -> u64 {
     token = next(model, seq, &[token]);
     let before = model.stats();
     for _ in 0..n {

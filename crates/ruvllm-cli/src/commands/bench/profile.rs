@@ -8,7 +8,7 @@ use ruvllm_wgpu::KernelTime;
 use serde_json::json;
 
 use crate::tools::app::App;
-use crate::tools::backend::{LocalBackend, load_on_gpu};
+use crate::tools::backend::LocalBackend;
 use crate::tools::error::{Error, Result};
 use crate::tools::output::{bytes, print, print_json, table};
 
@@ -31,10 +31,11 @@ impl Passes<'_> {
         options: &LoadOptions,
         is_json: bool,
     ) -> Result<()> {
-        if backend != LocalBackend::Gpu {
+        if !backend.is_gpu() {
             return Err(Error::usage("--profile needs --backend gpu"));
         }
-        let mut model = load_on_gpu(path, options, app.settings.gpu.as_deref(), &mut |_| {}).map_err(Error::failure)?;
+        let gpu = app.settings.gpu.as_deref();
+        let mut model = backend.load_on_gpu(path, options, gpu, &mut |_| {}).map_err(Error::failure)?;
         let decoded = self.n_before.iter().map(|n_before| (format!("tg1@d{n_before}"), *n_before, 1));
         let read = self.n_read.iter().map(|n| (*n).min(PROFILED_ROWS_MAX)).map(|n| (format!("pp{n}"), 0, n));
         let mut profiles = Vec::new();
