@@ -3,14 +3,14 @@
 //! | file | what |
 //! |---|---|
 //! | `aarch64.rs` | the tests of the NEON kernels, on an emulated machine |
-//! | `wasm.rs` | the tests of the simd128 kernels, in Node |
+//! | `wasm.rs` | the tests of the simd128 kernels and of the page's engine, in Node |
 //! | `apple.rs` | the types of what runs on Macs alone |
 //! | `toolchain.rs` | the compiler for all of them |
 
 mod aarch64;
 mod apple;
-mod toolchain;
-mod wasm;
+pub(crate) mod toolchain;
+pub(crate) mod wasm;
 
 use std::process::Command;
 

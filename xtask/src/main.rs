@@ -18,6 +18,7 @@ mod soak;
 mod synth;
 mod tidy;
 mod vulkan;
+mod web;
 
 use std::process::ExitCode;
 
@@ -57,8 +58,10 @@ enum Command {
     Codegen(codegen::Args),
     /// Make a folder that tests and measures the GPU backend on a machine with a GPU and nothing else
     GpuCheck(gpu_check::Args),
-    /// Test the kernels for ARM and WebAssembly, and check the types of what is for Macs
+    /// Test the kernels for ARM and WebAssembly and the page's engine, and check the types of what is for Macs
     Cross(cross::Args),
+    /// Make the package of browsers, `@ruvllm/web`, in the target folder
+    Web(web::Args),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Codegen(args) => codegen::run(&args),
         Command::GpuCheck(args) => gpu_check::run(&args),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
+        Command::Web(args) => web::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
