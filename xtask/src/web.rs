@@ -111,8 +111,12 @@ fn bindgen() -> Result<PathBuf> {
     let folder = shell::target_dir().join("wasm-bindgen").join(version);
     let program = folder.join("bin/wasm-bindgen");
     if !program.is_file() {
-        let mut command = shell::cargo("install --locked wasm-bindgen-cli --bin wasm-bindgen --version");
-        shell::run(command.arg(version).arg("--root").arg(&folder))?;
+        let install = |lock: &str| {
+            let mut command = shell::cargo(&format!("install {lock} wasm-bindgen-cli --bin wasm-bindgen --version"));
+            shell::run(command.arg(version).arg("--root").arg(&folder))
+        };
+        // A mirror of crates.io may not have all that its lock names.
+        install("--locked").or_else(|_| install(""))?;
     }
     Ok(program)
 }
