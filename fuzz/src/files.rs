@@ -2,13 +2,16 @@
 
 use std::cell::RefCell;
 use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
 
 use bytes::Bytes;
-use ruvllm_convert::{ImportanceMatrix, ImportanceSums};
+use ruvllm_convert::{ConvertOptions, ImportanceMatrix, ImportanceSums, convert};
 use ruvllm_engine::template::ChatTemplate;
 use ruvllm_engine::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_gguf::GgufFile;
 use ruvllm_lora::format::{self, ModelFacts};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{check_line, two_parts};
@@ -66,11 +69,39 @@ pub fn imatrix(bytes: &[u8]) {
 pub fn safetensors(bytes: &[u8]) {
     let (config, weights) = two_parts(bytes);
     in_folder(&[("config.json", config), ("model.safetensors", weights), ("vocab.txt", b"[PAD]\n[UNK]\na\nb")], |folder| {
-        match ruvllm_gguf::convert::folder(folder.path(), "fuzz") {
-            Ok(writer) => drop(writer.write_to(std::io::sink())),
-            Err(error) => check_line(&error),
-        }
+        converted(folder.path());
     });
+}
+
+/// The most bytes of weights of a folder that is made up.
+const WEIGHT_BYTES_MAX: u64 = 1 << 18;
+
+/// Reads the folder of a model: settings, its tokenizer, then the directory of its weights, whose bytes are zeros as many as it says.
+pub fn folder(bytes: &[u8]) {
+    let (config, rest) = two_parts(bytes);
+    let (tokenizer, directory) = two_parts(rest);
+    let told: Value = serde_json::from_slice(directory).unwrap_or_default();
+    let ends = told.as_object().into_iter().flatten().filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64());
+    let n_zeros = ends.max().unwrap_or(0).min(WEIGHT_BYTES_MAX) as usize;
+    let n_directory = (directory.len() as u64).to_le_bytes();
+    let weights = [&n_directory[..], directory, &vec![0; n_zeros]].concat();
+    in_folder(
+        &[("config.json", config), ("tokenizer.json", tokenizer), ("model.safetensors", &weights)],
+        |folder| converted(folder.path()),
+    );
+}
+
+/// Converts a folder; what comes of it is a model file.
+fn converted(folder: &Path) {
+    let output = folder.join("out.gguf");
+    match convert(folder, &output, &ConvertOptions::default(), &mut |_| ControlFlow::Continue(())) {
+        Ok(summary) => {
+            let file = GgufFile::open(&output).expect("a file of ours");
+            assert_eq!(file.tensors().count(), summary.n_tensors);
+            drop(fs::remove_file(&output));
+        }
+        Err(error) => check_line(&error),
+    }
 }
 
 /// Reads the folder of an adapter: settings, then weights.
@@ -86,7 +117,7 @@ pub fn gguf_adapter(bytes: &[u8]) {
     in_folder(&[("a.gguf", bytes)], |folder| adapter(&folder.path().join("a.gguf")));
 }
 
-fn adapter(path: &std::path::Path) {
+fn adapter(path: &Path) {
     let facts = ModelFacts { arch: "llama".into(), n_heads: vec![2; 2], n_kv_heads: vec![1; 2], n_experts: 4 };
     let adapter = match format::read(path, &facts) {
         Ok(adapter) => adapter,
@@ -107,7 +138,7 @@ fn adapter(path: &std::path::Path) {
 /// Writes files to this thread's folder and uses it.
 fn in_folder(files: &[(&str, &[u8])], then: impl FnOnce(&TempDir)) {
     thread_local! {
-        static FOLDER: RefCell<TempDir> = RefCell::new(folder());
+        static FOLDER: RefCell<TempDir> = RefCell::new(temporary());
     }
     FOLDER.with_borrow(|folder| {
         for (name, bytes) in files {
@@ -120,6 +151,6 @@ fn in_folder(files: &[(&str, &[u8])], then: impl FnOnce(&TempDir)) {
 }
 
 /// A folder in memory where the system has one.
-fn folder() -> TempDir {
+fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
 }

@@ -7,7 +7,7 @@ mod server;
 mod texts;
 
 pub use answers::{records, tool_calls};
-pub use files::{gguf, gguf_adapter, imatrix, peft, safetensors};
+pub use files::{folder, gguf, gguf_adapter, imatrix, peft, safetensors};
 pub use server::{PATHS, fields};
 pub use texts::{grammar, schema, template};
 

@@ -1,10 +1,11 @@
 //! `cargo xtask codegen`: what is generated and committed, so that builds need neither compilers nor crates for it: the
-//! gRPC API of `ruvllm.proto`, and the Metal kernels of the WGSL in `ruvllm-shaders`.
+//! gRPC API of `ruvllm.proto`, the Metal kernels of the WGSL in `ruvllm-shaders`, and the page of the server.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use crate::page;
 use crate::shell::{self, PROFILE, cargo};
 
 /// The description of the gRPC API, and what is made of it.
@@ -29,6 +30,8 @@ enum Target {
     Grpc,
     /// The GPU kernels in Metal's language.
     Metal,
+    /// The page of the server.
+    Page,
 }
 
 /// Makes the code, or compares it with what is there.
@@ -42,6 +45,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if is_wanted(Target::Metal) {
         make_metal(args.check)?;
+    }
+    if is_wanted(Target::Page) {
+        page::make(args.check)?;
     }
     Ok(())
 }

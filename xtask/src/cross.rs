@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `aarch64.rs` | the tests of the NEON kernels, on an emulated machine |
 //! | `wasm.rs` | the tests of the simd128 kernels and of the page's engine, in Node |
+//! | `pack.rs` | the sample of a kernel pack |
 //! | `apple.rs` | the types of what runs on Macs alone |
 //! | `toolchain.rs` | the compiler for all of them |
 
 mod aarch64;
 mod apple;
+pub(crate) mod pack;
 pub(crate) mod toolchain;
 pub(crate) mod wasm;
 
@@ -32,6 +34,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     aarch64::run(args, totals)?;
     wasm::run(args, totals)?;
+    pack::run()?;
     apple::run()
 }
 

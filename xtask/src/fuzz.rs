@@ -12,9 +12,10 @@ use anyhow::{Context, Result, bail};
 use crate::shell::{self, cargo};
 
 /// What reads bytes of strangers, one target each.
-const TARGETS: [&str; 11] = [
+const TARGETS: [&str; 12] = [
     "gguf",
     "safetensors",
+    "folder",
     "peft",
     "gguf_adapter",
     "imatrix",

@@ -12,6 +12,8 @@ mod fuzz;
 mod gpu_check;
 mod models;
 mod node;
+mod npm;
+mod page;
 mod python;
 mod shell;
 mod soak;
@@ -48,16 +50,20 @@ enum Command {
     Python,
     /// Install the npm packages and the browser that the server's tests need
     Node,
+    /// Build the packages of npm into target/npm, and test them in an empty folder
+    Npm(npm::Args),
     /// Run clients and agents, unmodified, against a server: a table of what works
     Clients(clients::Args),
     /// Serve under everything that clients do wrong, and look what is left
     Soak(soak::Args),
     /// Fuzz everything that reads bytes of strangers
     Fuzz(fuzz::Args),
-    /// Make what is generated and committed: the gRPC API, the Metal kernels
+    /// Make what is generated and committed: the gRPC API, the Metal kernels, the page
     Codegen(codegen::Args),
     /// Make a folder that tests and measures the GPU backend on a machine with a GPU and nothing else
     GpuCheck(gpu_check::Args),
+    /// Build the sample of a kernel pack: target/pack/sample.wasm
+    Pack,
     /// Test the kernels for ARM and WebAssembly and the page's engine, and check the types of what is for Macs
     Cross(cross::Args),
     /// Make the package of browsers, `@ruvllm/web`, in the target folder
@@ -73,11 +79,13 @@ fn main() -> ExitCode {
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
         Command::Node => node::run(),
+        Command::Npm(args) => npm::run(&args),
         Command::Clients(args) => clients::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::GpuCheck(args) => gpu_check::run(&args),
+        Command::Pack => cross::pack::build().map(|path| println!("{}", path.display())),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
         Command::Web(args) => web::run(&args),
     };

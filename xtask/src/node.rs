@@ -13,14 +13,25 @@ const FILES: [&str; 2] = ["package.json", "package-lock.json"];
 /// Where the tests look for the browser.
 const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// Installs the packages in the target folder, unless they are there as the lock names them, and the browser.
+/// Installs the packages of the tests in the target folder, and the browser.
 ///
 /// # Errors
 /// Node, npm or Chromium are not there and cannot be had, or a package cannot.
 pub(crate) fn run() -> Result<()> {
+    if !Path::new(CHROMIUM).exists() && std::env::var_os("RUVLLM_CHROMIUM").is_none() {
+        // Fonts are only recommended by the browser's package.
+        shell::apt_install(&["chromium", "fonts-dejavu-core"]).context("the server's tests need Chromium")?;
+    }
+    install(&shell::root().join(FOLDER), &shell::target_dir().join("node"))
+}
+
+/// Installs the packages that `from` names in `folder`, unless they are there as the lock names them.
+///
+/// # Errors
+/// Node or npm are not there and cannot be had, or a package cannot.
+pub(crate) fn install(from: &Path, folder: &Path) -> Result<()> {
     install_programs()?;
-    let (folder, from) = (shell::target_dir().join("node"), shell::root().join(FOLDER));
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let lock = FILES[1];
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let stamp = folder.join("installed.json");
@@ -33,7 +44,7 @@ pub(crate) fn run() -> Result<()> {
         std::fs::copy(from.join(name), folder.join(name)).with_context(|| format!("cannot copy {name}"))?;
     }
     let npm = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"];
-    shell::run(Command::new("npm").args(npm).current_dir(&folder))?;
+    shell::run(Command::new("npm").args(npm).current_dir(folder))?;
     std::fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
@@ -50,12 +61,8 @@ fn install_programs() -> Result<()> {
     if !has("npm") {
         missing.push("npm");
     }
-    if !Path::new(CHROMIUM).exists() && std::env::var_os("RUVLLM_CHROMIUM").is_none() {
-        // Fonts are only recommended by the browser's package.
-        missing.extend(["chromium", "fonts-dejavu-core"]);
-    }
     match missing.is_empty() {
         true => Ok(()),
-        false => shell::apt_install(&missing).context("the server's tests need Node, npm and Chromium"),
+        false => shell::apt_install(&missing).context("the server's page and its tests need Node and npm"),
     }
 }

@@ -36,7 +36,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 30] = [
+const LAYERS: [(&str, u8); 32] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -48,6 +48,8 @@ const LAYERS: [(&str, u8); 30] = [
     ("ruvllm-kvcache", 2),
     ("ruvllm-model", 2),
     ("ruvllm-text", 2),
+    ("ruvllm-pack-kernels", 2),
+    ("ruvllm-packs", 3),
     ("ruvllm-grammar", 3),
     ("ruvllm-lora", 3),
     ("ruvllm-convert", 3),
@@ -65,8 +67,8 @@ const LAYERS: [(&str, u8); 30] = [
     ("ruvllm-api", 8),
     ("ruvllm-server", 9),
     ("ruvllm-wasm", 9),
-    ("ruvllm-node", 9),
     ("ruvllm-cli", 10),
+    ("ruvllm-node", 11),
 ];
 
 /// Crates for tests: others may only name them as dev-dependencies.

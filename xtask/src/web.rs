@@ -96,7 +96,7 @@ fn compile(module: &Module) -> Result<()> {
     let flags = format!("-C target-feature=+simd128 -C link-arg=-zstack-size={}", wasm::STACK_BYTES);
     let mut command = toolchain::cargo("rustc", "std,panic_abort");
     command
-        .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", wasm::linker()?)
+        .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", toolchain::wasm_linker()?)
         .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags)
         .args(["--package", "ruvllm-wasm", "--lib", "--crate-type", "cdylib", "--target", TARGET])
         .args(["--profile", PROFILE])

@@ -32,6 +32,11 @@ pub const MEMORY: &[Field] = &[
     required("question", Kind::Text, "what is asked, as the only message of a conversation"),
     required("answer", Kind::Text, "what is to be answered"),
     optional("wrong", Kind::Bool, "it is what is not to be answered"),
+    optional(
+        "pattern",
+        Kind::Bool,
+        "keep question and answer as text too, as a pattern: GET /v1/memory lists them then",
+    ),
     MODEL,
 ];
 

@@ -46,6 +46,7 @@ pub fn record_json(recorded: &Recorded) -> Value {
             json!({ "kind": "feedback", "request": format!("{request:016x}"), "quality": quality })
         }
         Event::Learning { what } => json!({ "kind": "learning", "what": what }),
+        Event::Pack { what } => json!({ "kind": "pack", "what": what }),
         Event::Lost { n } => json!({ "kind": "lost", "n": n }),
         Event::Erased { seqs } => json!({ "kind": "erased", "seqs": seqs }),
     };

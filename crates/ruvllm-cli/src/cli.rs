@@ -3,6 +3,8 @@
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "packs")]
+use crate::commands::packs;
 use crate::commands::{
     alias, bench, cache, chat, compare, convert, detect, embed, eval, imatrix, learn, list, logits, lora, perplexity,
     policy, pull, push, quantize, rm, route, run, serve, session, show, sona, tokenize, witness,
@@ -84,6 +86,9 @@ pub enum Command {
     Session(session::SessionCommand),
     /// List, check, run again and export what a server put on record
     Witness(witness::WitnessCommand),
+    /// Add, check and measure kernel packs: signed WebAssembly modules with kernels
+    #[cfg(feature = "packs")]
+    Packs(packs::PacksCommand),
     /// Turn text into token ids
     Tokenize(tokenize::TokenizeArgs),
     /// Turn texts into vectors
@@ -127,6 +132,8 @@ impl Command {
             Command::Session(args) => args.run(),
             Command::Sona(args) => args.run(app),
             Command::Witness(args) => args.run(app),
+            #[cfg(feature = "packs")]
+            Command::Packs(args) => args.run(app),
             Command::Tokenize(args) => args.run(app),
             Command::Embed(args) => args.run(app),
             Command::Logits(args) => args.run(app),

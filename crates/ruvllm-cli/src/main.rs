@@ -1,128 +1,13 @@
-//! The `ruvllm` command: runs language models in GGUF files, pulls them by name, and measures them.
-//!
-//! Answers go to standard output, everything else to standard error. Exit codes: 0 done, 1 failure, 2 wrong usage,
-//! 130 stopped by Ctrl-C. An error is one line that says what is wrong and what to do about it.
+//! The program `ruvllm`.
 
 #![forbid(unsafe_code)]
-#![expect(unreachable_pub, reason = "a program has no outside; `pub` marks what other modules use")]
 
-mod cli;
-mod commands;
-mod tools;
-use std::panic;
 use std::process::ExitCode;
-
-use clap::CommandFactory;
-
-use crate::cli::{Cli, Command};
-use crate::tools::app::App;
-use crate::tools::env::Settings;
-use crate::tools::error::{Error, Result, one_line};
-use crate::tools::{interrupt, renamed};
 
 /// Gives back what is free, of every thread: a server that was flooded is as small afterwards as before.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    panic::set_hook(Box::new(|info| {
-        eprintln!(
-            "error: internal error: {}; please report it with the command that led here",
-            one_line(&info.to_string())
-        );
-    }));
-    let result = panic::catch_unwind(start).unwrap_or(Ok(ExitCode::FAILURE));
-    result.unwrap_or_else(|error| {
-        if let Some(line) = error.line() {
-            eprintln!("error: {line}");
-        }
-        ExitCode::from(error.exit_code())
-    })
-}
-
-/// Reads the command line and runs the command.
-fn start() -> Result<ExitCode> {
-    let parsed = takes_negatives(Cli::command()).try_get_matches();
-    let cli = match parsed.and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
-        Err(error) => return answer_clap(&error),
-    };
-    renamed::notices(std::env::args_os().skip(1)).iter().for_each(|line| eprintln!("{line}"));
-    let app = App::new(Settings::from_env()?);
-    // The line editor takes Ctrl-C for itself when it is made, so chat installs the handler after that.
-    // A server ends what it has begun before it stops.
-    if !matches!(cli.command, Command::Chat(_) | Command::Serve(_)) {
-        interrupt::install()?;
-    }
-    cli.command.run(&app)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints help and version on standard output; turns a wrong command line into a usage error.
-fn answer_clap(error: &clap::Error) -> Result<ExitCode> {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
-    match error.kind() {
-        DisplayHelp | DisplayVersion => {
-            // Printing can only fail because the reader has gone.
-            let _ = error.print();
-            Ok(ExitCode::SUCCESS)
-        }
-        DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = error.print();
-            Ok(ExitCode::from(2))
-        }
-        _ => Err(Error::usage(clap_line(&error.render().to_string()))),
-    }
-}
-
-/// Makes one line of clap's paragraphs: the complaint, its tips, and where the help is.
-fn clap_line(rendered: &str) -> String {
-    let paragraphs = rendered.split("\n\n").map(one_line).filter(|paragraph| !paragraph.is_empty());
-    let (mut pieces, mut help) = (Vec::new(), format!("{} --help", program_and_command()));
-    for paragraph in paragraphs {
-        if let Some(usage) = paragraph.strip_prefix("Usage: ") {
-            let words: Vec<_> = usage.split(' ').take_while(|word| !word.starts_with(['-', '[', '<'])).collect();
-            help = format!("{} --help", words.join(" "));
-        } else if !paragraph.starts_with("For more information") {
-            pieces.push(paragraph.trim_start_matches("error: ").to_owned());
-        }
-    }
-    format!("{}; see '{help}'", pieces.join("; "))
-}
-
-/// Lets `-1` be a value everywhere, so that an option says what it takes instead of calling it an unknown option.
-fn takes_negatives(command: clap::Command) -> clap::Command {
-    command.allow_negative_numbers(true).mut_subcommands(takes_negatives)
-}
-
-/// Returns `ruvllm` with the command of this process behind it, if there is one.
-fn program_and_command() -> String {
-    let name = std::env::args().nth(1).unwrap_or_default();
-    match Cli::command().find_subcommand(&name) {
-        Some(command) => format!("ruvllm {}", command.get_name()),
-        None => "ruvllm".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-
-    #[test]
-    fn clap_errors_become_one_line() {
-        let line = |args: &[&str]| {
-            let error = Cli::try_parse_from(args).expect_err("a wrong command line");
-            clap_line(&error.render().to_string())
-        };
-        assert_eq!(
-            line(&["ruvllm", "run", "--temp", "hot"]),
-            "invalid value 'hot' for '--temp <T>': use a number from 0 up; see 'ruvllm --help'"
-        );
-        assert_eq!(
-            line(&["ruvllm", "run", "--promt", "x"]),
-            "unexpected argument '--promt' found; tip: a similar argument exists: '--prompt'; see 'ruvllm run --help'"
-        );
-    }
+    ruvllm_cli::main()
 }

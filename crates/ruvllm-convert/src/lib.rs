@@ -46,11 +46,11 @@ pub use calibrate::{
 };
 pub use error::{ConvertError, ConvertErrorKind};
 pub use hf::{
-    ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, DESCRIPTION_FILES, convert, is_model_folder,
+    CARD, ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, DESCRIPTION_FILES, convert, is_model_folder,
     weight_files,
 };
 pub use imatrix::{ImatrixCollector, ImportanceMatrix, ImportanceSums, TensorImportance};
-pub use options::{KeepRule, QuantizeOptions};
+pub use options::{KeepRule, QuantizeOptions, RowQuantizer};
 pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};
 pub use recipe::Recipe;
 pub use recipe_sizes::quantized_sizes;

@@ -29,9 +29,11 @@ struct Facts {
 pub(crate) struct Mixture {
     recipe: Recipe,
     facts: Facts,
-    /// Matrices of attention values and of the way down that were asked for.
+    /// Matrices of attention values and of feed-forward parts that were asked for.
     i_attn_v: usize,
     i_ffn_down: usize,
+    i_ffn_up: usize,
+    i_ffn_gate: usize,
 }
 
 /// Returns whether a layer is one of those that recipes give more bits: the first and the last eighth, and every third between.
@@ -64,7 +66,7 @@ impl Mixture {
             is_tied: file.tensor("output.weight").is_none(),
             has_importance,
         };
-        Ok(Mixture { recipe, facts, i_attn_v: 0, i_ffn_down: 0 })
+        Ok(Mixture { recipe, facts, i_attn_v: 0, i_ffn_down: 0, i_ffn_up: 0, i_ffn_gate: 0 })
     }
 
     /// Returns the type of the next tensor, which may not have rows of whole blocks of it: see [`fallback`].
@@ -84,20 +86,65 @@ impl Mixture {
                 true => GgmlType::MXFP4,
                 false => GgmlType::Q8_0,
             },
+            TensorRole::TokenEmbedding => self.token_embedding(ty),
+            _ if self.is_low() => self.low(role, ty),
             TensorRole::AttentionValue => self.attention_value(ty),
             TensorRole::AttentionKey if self.facts.n_experts == 8 => GgmlType::Q8_0,
+            TensorRole::AttentionKey | TensorRole::AttentionQuery => match recipe {
+                Recipe::IQ3_XS => GgmlType::IQ3_XXS,
+                Recipe::IQ3_XXS => GgmlType::IQ2_S,
+                _ => ty,
+            },
             TensorRole::AttentionOutput => self.attention_output(ty),
             TensorRole::FfnDown => self.ffn_down(tensor, ty)?,
-            _ => ty,
+            TensorRole::FfnUp | TensorRole::FfnGate => self.ffn_up(role, tensor, ty)?,
+            TensorRole::Output | TensorRole::Other => ty,
         })
     }
 
-    /// The head is never below Q6_K.
+    /// Returns whether the recipe is of one to two bits, which have rules of their own.
+    fn is_low(&self) -> bool {
+        use Recipe::*;
+        matches!(self.recipe, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ2_M)
+    }
+
+    /// Types of recipes of one to two bits.
+    fn low(&mut self, role: TensorRole, ty: GgmlType) -> GgmlType {
+        use Recipe::*;
+        let is_larger = matches!(self.recipe, IQ2_S | IQ2_M);
+        let better = if is_larger { GgmlType::IQ3_S } else { GgmlType::Q2_K };
+        let Facts { n_gqa, n_experts, n_layers, .. } = self.facts;
+        match role {
+            TensorRole::AttentionValue if n_gqa >= 4 || n_experts >= 4 => GgmlType::Q4_K,
+            TensorRole::AttentionValue => better,
+            TensorRole::AttentionKey if n_experts == 8 => GgmlType::Q4_K,
+            TensorRole::FfnDown => {
+                self.i_ffn_down += 1;
+                if self.i_ffn_down <= n_layers / 8 { better } else { ty }
+            }
+            TensorRole::AttentionOutput if n_experts == 8 => GgmlType::Q5_K,
+            TensorRole::AttentionOutput if matches!(self.recipe, IQ1_S | IQ1_M) => GgmlType::IQ2_XXS,
+            TensorRole::AttentionOutput if is_larger => GgmlType::IQ3_S,
+            _ => ty,
+        }
+    }
+
+    /// Embeddings that are not the head.
+    fn token_embedding(&self, ty: GgmlType) -> GgmlType {
+        match self.recipe {
+            Recipe::IQ1_S | Recipe::IQ1_M | Recipe::IQ2_XXS | Recipe::IQ2_XS => GgmlType::Q2_K,
+            Recipe::IQ2_S | Recipe::IQ2_M | Recipe::IQ3_XXS => GgmlType::IQ3_S,
+            _ => ty,
+        }
+    }
+
+    /// The head is never below Q5_K.
     fn head(&self, n_columns: usize, ty: GgmlType) -> GgmlType {
         let is_odd = self.facts.is_falcon || !n_columns.is_multiple_of(ty.block_len());
         match self.recipe {
             Recipe::MXFP4_MOE | Recipe::Q8_0 => GgmlType::Q8_0,
             _ if is_odd => GgmlType::Q8_0,
+            _ if self.is_low() || self.recipe == Recipe::IQ3_XXS => GgmlType::Q5_K,
             _ => GgmlType::Q6_K,
         }
     }
@@ -108,6 +155,9 @@ impl Mixture {
         let ty = match self.recipe {
             Recipe::Q2_K if !is_shared => GgmlType::Q3_K,
             Recipe::Q2_K | Recipe::Q2_K_S if is_shared => GgmlType::Q4_K,
+            Recipe::IQ3_XXS | Recipe::IQ3_XS | Recipe::IQ3_S if is_shared => GgmlType::Q4_K,
+            Recipe::IQ3_XXS if !self.facts.has_importance => GgmlType::IQ3_S,
+            Recipe::IQ3_M => GgmlType::Q4_K,
             Recipe::Q3_K_M if i >= 2 => GgmlType::Q4_K,
             Recipe::Q3_K_M | Recipe::Q3_K_L => GgmlType::Q5_K,
             Recipe::IQ4_NL | Recipe::IQ4_XS if is_shared => GgmlType::Q5_K,
@@ -127,13 +177,30 @@ impl Mixture {
         match self.recipe {
             Q3_K_L if self.facts.is_falcon => GgmlType::Q4_K,
             _ if self.facts.is_falcon => ty,
-            Q2_K | Q3_K_S | Q3_K_M | IQ4_NL | Q4_K_S | Q4_K_M | IQ4_XS if self.facts.n_experts == 8 => GgmlType::Q5_K,
+            Q2_K | IQ3_XXS | IQ3_XS | IQ3_S | IQ3_M | Q3_K_S | Q3_K_M | IQ4_NL | Q4_K_S | Q4_K_M | IQ4_XS
+                if self.facts.n_experts == 8 =>
+            {
+                GgmlType::Q5_K
+            }
             _ if self.facts.n_experts == 8 => ty,
             Q2_K => GgmlType::Q3_K,
-            Q3_K_M => GgmlType::Q4_K,
+            IQ3_XXS => GgmlType::IQ3_S,
+            Q3_K_M | IQ3_M => GgmlType::Q4_K,
             Q3_K_L => GgmlType::Q5_K,
             _ => ty,
         }
+    }
+
+    /// The layers between the first and the last eighth have the smaller type in one recipe.
+    fn ffn_up(&mut self, role: TensorRole, tensor: &TensorInfo, ty: GgmlType) -> Result<GgmlType, ConvertError> {
+        let n = self.facts.n_layers;
+        let counter = if role == TensorRole::FfnUp { &mut self.i_ffn_up } else { &mut self.i_ffn_gate };
+        *counter += 1;
+        if self.recipe != Recipe::IQ3_XS {
+            return Ok(ty);
+        }
+        let i = if self.facts.n_experts > 1 { layer_of(&tensor.name, n)? } else { *counter - 1 };
+        Ok(if (n / 8..7 * n / 8).contains(&i) { GgmlType::IQ3_XXS } else { ty })
     }
 
     fn ffn_down(&mut self, tensor: &TensorInfo, ty: GgmlType) -> Result<GgmlType, ConvertError> {
@@ -146,6 +213,14 @@ impl Mixture {
         Ok(match self.recipe {
             Q2_K => GgmlType::Q3_K,
             Q2_K_S if is_first => GgmlType::Q4_K,
+            IQ3_XXS if !self.facts.has_importance => {
+                if is_first {
+                    GgmlType::Q4_K
+                } else {
+                    GgmlType::Q3_K
+                }
+            }
+            IQ3_M if is_first || self.facts.n_experts == 8 && has_more_bits(i, n) => GgmlType::Q4_K,
             Q3_K_M if i < n / 16 => GgmlType::Q5_K,
             Q3_K_M if !is_falcon || has_more_bits(i, n) => GgmlType::Q4_K,
             Q3_K_L if is_falcon => GgmlType::Q4_K,
@@ -173,12 +248,13 @@ fn layer_of(name: &str, n_layers: usize) -> Result<usize, ConvertError> {
 /// Returns the type for rows of `n_columns` instead of one whose blocks are longer: one of about as many bits in blocks of 32, or
 /// F16.
 pub(crate) fn fallback(ty: GgmlType, n_columns: usize) -> GgmlType {
+    use GgmlType::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_XS};
     let fits = |ty: GgmlType| n_columns.is_multiple_of(ty.block_len());
     if fits(ty) {
         return ty;
     }
     let other = match ty {
-        GgmlType::IQ4_XS => GgmlType::IQ4_NL,
+        IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_XS => GgmlType::IQ4_NL,
         GgmlType::Q2_K | GgmlType::Q3_K => GgmlType::Q4_0,
         GgmlType::Q4_K => GgmlType::Q5_0,
         GgmlType::Q5_K => GgmlType::Q5_1,

@@ -1,6 +1,8 @@
 //! Options of quantising a file.
 
+use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::thread;
 
 use regex::Regex;
@@ -26,12 +28,31 @@ pub struct QuantizeOptions {
     pub requantize: bool,
     /// Threads; none: as many as the machine has.
     pub n_threads: Option<NonZeroUsize>,
+    /// Somebody else who quantises rows that have no importance.
+    pub row_quantizer: Option<Arc<dyn RowQuantizer>>,
+}
+
+/// Quantising of rows by somebody else than `ruvllm-ggml`, with the same bytes.
+pub trait RowQuantizer: fmt::Debug + Send + Sync {
+    /// Quantises a row to a type and returns whether it did. Shapes: `row`: `[n]`, whole blocks; `out`: `ty.row_bytes(n)`.
+    ///
+    /// # Errors
+    /// One line, if it can do so in general and failed.
+    fn quantize(&self, ty: GgmlType, row: &[f32], out: &mut [u8]) -> Result<bool, String>;
 }
 
 impl QuantizeOptions {
     /// Returns the options of a recipe with nothing else.
     pub fn new(recipe: Recipe) -> QuantizeOptions {
-        QuantizeOptions { recipe, budget: None, imatrix: None, keep: Vec::new(), requantize: false, n_threads: None }
+        QuantizeOptions {
+            recipe,
+            budget: None,
+            imatrix: None,
+            keep: Vec::new(),
+            requantize: false,
+            n_threads: None,
+            row_quantizer: None,
+        }
     }
 
     /// Returns the options of a size with nothing else.

@@ -63,7 +63,6 @@ pub(crate) fn plan<'a>(
             check(&tensor, options)?;
             tensor.weights = imatrix.map_or(Ok(None), |imatrix| weights(info, imatrix))?;
             tensor.is_unknown = imatrix.is_some() && tensor.weights.is_none();
-            needs_importance(&tensor, options.recipe)?;
         }
         planned.push(tensor);
     }
@@ -131,13 +130,25 @@ pub(crate) fn weights<'a>(info: &TensorInfo, imatrix: &'a ImportanceMatrix) -> R
     }
 }
 
-/// Refuses 2 bits without importance where the recipe has no larger types beside.
-fn needs_importance(tensor: &PlannedTensor<'_>, recipe: Recipe) -> Result<(), ConvertError> {
-    let role = TensorRole::of(&tensor.info.name);
-    let is_edge = matches!(role, TensorRole::TokenEmbedding | TensorRole::Output);
-    if is_edge || recipe != Recipe::Q2_K_S || tensor.ty != GgmlType::Q2_K || tensor.weights.is_some() {
+/// Refuses types of few bits without importance: codebooks of less than 3 bits and IQ3_XXS everywhere but at the edges, Q2_K in a recipe that
+/// has no larger types beside.
+pub(crate) fn check_importance(tensor: &PlannedTensor<'_>, recipe: Recipe) -> Result<(), ConvertError> {
+    if tensor.is_kept() {
         return Ok(());
     }
-    let line = "Q2_K_S needs an importance matrix for it; pass one with --imatrix, or choose Q2_K";
+    use GgmlType::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_XXS, Q2_K};
+    let role = TensorRole::of(&tensor.info.name);
+    let is_edge = matches!(role, TensorRole::TokenEmbedding | TensorRole::Output);
+    let is_needed = match tensor.ty {
+        IQ1_S | IQ2_XXS | IQ2_XS => true,
+        IQ1_M | IQ2_S | IQ3_XXS => !is_edge,
+        Q2_K => !is_edge && recipe == Recipe::Q2_K_S,
+        _ => false,
+    };
+    if !is_needed || tensor.weights.is_some() {
+        return Ok(());
+    }
+    let line =
+        format!("{} needs an importance matrix for it; pass one with --imatrix, or choose a larger type", tensor.ty);
     Err(ConvertError::unsupported(line).of_tensor(&tensor.info.name))
 }

@@ -11,8 +11,8 @@ use ruvllm_gguf::{GgufFile, GgufWriter, Metadata, TensorData, TensorInfo};
 
 use crate::budget::{Assignment, assign};
 use crate::error::{ConvertError, ConvertErrorKind};
-use crate::options::QuantizeOptions;
-use crate::plan::{PlannedTensor, plan};
+use crate::options::{QuantizeOptions, RowQuantizer};
+use crate::plan::{PlannedTensor, check_importance, plan};
 use crate::recipe::Recipe;
 use crate::rows::Rows;
 use crate::space;
@@ -115,12 +115,15 @@ pub fn quantize(
     }
     let assignment = chosen(&file, options, progress).map_err(|error| error.at(input))?;
     let planned = plan(&file, options, &assignment.types).map_err(|error| error.at(input))?;
+    planned.iter().try_for_each(|tensor| check_importance(tensor, options.recipe)).map_err(|error| error.at(input))?;
     let mut summary = QuantizeSummary::new(&file, &planned);
     summary.expected_kl = assignment.expected_kl;
     space::check(output, summary.tensor_bytes)?;
     let run = Run {
         file: &file,
         n_threads: options.n_threads(),
+        is_closest: options.budget.is_some(),
+        row_quantizer: options.row_quantizer.as_deref(),
         state: RefCell::new(State { progress, done_bytes: 0, error: None }),
     };
     let mut writer = GgufWriter::new();
@@ -204,6 +207,9 @@ fn cut(text: &str) -> &str {
 struct Run<'a> {
     file: &'a GgufFile,
     n_threads: usize,
+    /// Blocks need not be the reference's.
+    is_closest: bool,
+    row_quantizer: Option<&'a dyn RowQuantizer>,
     state: RefCell<State<'a>>,
 }
 
@@ -260,6 +266,7 @@ impl<'a> Run<'a> {
     /// Bytes of a tensor's quantised rows.
     fn stream<'r>(&'r self, tensor: &'r PlannedTensor<'a>) -> impl Read + 'r {
         let rows = Rows::new(tensor, self.file.data(tensor.info));
+        let rows = rows.closest(self.is_closest).quantized_by(self.row_quantizer);
         let n_at_once = (SLAB_VALUES / rows.n_columns()).max(1);
         let (mut next, mut slab, mut at) = (0, Vec::new(), 0);
         FromFn(move |out: &mut [u8]| {

@@ -30,10 +30,30 @@ macro_rules! recipes {
 }
 
 recipes! {
+    /// Three levels in a codebook, an offset and a scale per 32; needs an importance matrix.
+    IQ1_S = "IQ1_S", 24, IQ1_S;
+    /// As IQ1_S, with a scale per 16; needs an importance matrix.
+    IQ1_M = "IQ1_M", 31, IQ1_M;
+    /// Codebook of 2 bits, a scale per 32; needs an importance matrix.
+    IQ2_XXS = "IQ2_XXS", 19, IQ2_XXS;
+    /// A larger codebook of 2 bits, a scale per 16; needs an importance matrix.
+    IQ2_XS = "IQ2_XS", 20, IQ2_XS;
+    /// IQ2_XS, with larger types for some; needs an importance matrix.
+    IQ2_S = "IQ2_S", 28, IQ2_XS;
+    /// IQ2_S, with larger types for some; needs an importance matrix.
+    IQ2_M = "IQ2_M", 29, IQ2_S;
     /// Q2_K, without the larger types for some; needs an importance matrix.
     Q2_K_S = "Q2_K_S", 21, Q2_K;
     /// Q2_K, with larger types for attention values and the way down.
     Q2_K = "Q2_K", 10, Q2_K;
+    /// Codebook of 3 bits, with IQ2_S for attention queries and keys; needs an importance matrix.
+    IQ3_XXS = "IQ3_XXS", 23, IQ3_XXS;
+    /// Codebooks of 3 bits, the smaller one for most; needs an importance matrix.
+    IQ3_XS = "IQ3_XS", 22, IQ3_S;
+    /// The larger codebook of 3 bits.
+    IQ3_S = "IQ3_S", 26, IQ3_S;
+    /// IQ3_S, with a larger type for attention and the first ways down.
+    IQ3_M = "IQ3_M", 27, IQ3_S;
     /// Q3_K.
     Q3_K_S = "Q3_K_S", 11, Q3_K;
     /// Q3_K, with larger types for some.
@@ -73,6 +93,12 @@ recipes! {
 }
 
 impl Recipe {
+    /// Returns whether the recipe asks for an importance matrix, whatever the model.
+    pub fn needs_importance(self) -> bool {
+        use Recipe::*;
+        matches!(self, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ2_M | IQ3_XXS | IQ3_XS | Q2_K_S)
+    }
+
     /// Finds a recipe by its name, in capital or small letters; `Q3_K`, `Q4_K` and `Q5_K` are short for the `_M` ones.
     ///
     /// # Errors
@@ -107,6 +133,6 @@ mod tests {
         }
         assert_eq!(Recipe::parse("q4_k").expect("short for one"), Recipe::Q4_K_M);
         let line = Recipe::parse("Q9").expect_err("no such").to_string();
-        assert!(line.starts_with("no type 'Q9'; choose one of Q2_K_S, Q2_K,"), "{line}");
+        assert!(line.starts_with("no type 'Q9'; choose one of IQ1_S, IQ1_M,"), "{line}");
     }
 }

@@ -11,10 +11,16 @@ pub(crate) enum TensorRole {
     Output,
     /// Attention values, or a fused matrix that has them in it.
     AttentionValue,
+    /// Attention queries.
+    AttentionQuery,
     /// Attention keys.
     AttentionKey,
     /// The matrix after attention.
     AttentionOutput,
+    /// The way up in a feed-forward part.
+    FfnUp,
+    /// The gate of a feed-forward part.
+    FfnGate,
     /// The way down in a feed-forward part.
     FfnDown,
     /// All others.
@@ -29,10 +35,10 @@ impl TensorRole {
             ("attn_kv_b.weight", TensorRole::AttentionValue),
             ("attn_v.weight", TensorRole::AttentionValue),
             ("attn_k.weight", TensorRole::AttentionKey),
-            ("attn_q.weight", TensorRole::Other),
+            ("attn_q.weight", TensorRole::AttentionQuery),
             ("attn_output.weight", TensorRole::AttentionOutput),
-            ("ffn_up", TensorRole::Other),
-            ("ffn_gate", TensorRole::Other),
+            ("ffn_up", TensorRole::FfnUp),
+            ("ffn_gate", TensorRole::FfnGate),
             ("ffn_down", TensorRole::FfnDown),
         ];
         match name {

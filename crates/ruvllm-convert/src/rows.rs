@@ -5,11 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
-use ruvllm_ggml::{GgmlType, is_finite, quantize_row};
+use ruvllm_ggml::{GgmlType, is_finite, quantize_row, quantize_row_closest};
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::dequant::{self, DequantKernels};
 
 use crate::error::{ConvertError, ConvertErrorKind};
+use crate::options::RowQuantizer;
 use crate::plan::PlannedTensor;
 
 /// Values that a thread takes at once.
@@ -37,7 +38,10 @@ pub(crate) struct Rows<'a> {
     n_rows: usize,
     n_rows_per_expert: usize,
     weights: Option<&'a [f32]>,
+    /// Blocks have the least error that is found, in place of the reference's.
+    is_closest: bool,
     dequant: &'static DequantKernels,
+    other: Option<&'a dyn RowQuantizer>,
 }
 
 impl<'a> Rows<'a> {
@@ -52,8 +56,20 @@ impl<'a> Rows<'a> {
             n_rows: shape[1..].iter().product(),
             n_rows_per_expert: shape[1],
             weights: tensor.weights,
+            is_closest: false,
             dequant: dequant::pick(Isa::best()),
+            other: None,
         }
+    }
+
+    /// Makes blocks of the least error that is found, which are not the reference's.
+    pub(crate) fn closest(self, is_closest: bool) -> Rows<'a> {
+        Rows { is_closest, ..self }
+    }
+
+    /// Lets somebody else quantise rows without importance.
+    pub(crate) fn quantized_by(self, other: Option<&'a dyn RowQuantizer>) -> Rows<'a> {
+        Rows { other, ..self }
     }
 
     pub(crate) fn n_rows(&self) -> usize {
@@ -128,13 +144,24 @@ impl<'a> Rows<'a> {
         self.weights.map(|weights| &weights[start..][..self.n_columns])
     }
 
+    /// Lets somebody else quantise a row without importance, and returns whether that happened.
+    fn quantize_by_other(&self, values: &[f32], weights: Option<&[f32]>, out: &mut [u8]) -> Result<bool, ConvertError> {
+        let Some(other) = self.other.filter(|_| weights.is_none()) else { return Ok(false) };
+        other.quantize(self.to, values, out).map_err(|line| ConvertError::new(ConvertErrorKind::Value, line))
+    }
+
     fn row(&self, row: usize, values: &mut [f32], out: &mut [u8]) -> Result<(), ConvertError> {
         self.dequant.dequantize(self.from, &self.source[self.source_range(&(row..row + 1))], values);
         if !values.iter().all(|x| x.is_finite()) {
             let line = format!("row {row} has a value that is not finite; the model is damaged");
             return Err(ConvertError::new(ConvertErrorKind::Value, line));
         }
-        quantize_row(self.to, values, self.weights_of(row), out);
+        let weights = self.weights_of(row);
+        if self.is_closest {
+            quantize_row_closest(self.to, values, weights, out);
+        } else if !self.quantize_by_other(values, weights, out)? {
+            quantize_row(self.to, values, weights, out);
+        }
         match is_finite(self.to, out) {
             true => Ok(()),
             false => {

@@ -12,7 +12,8 @@ import numpy as np
 
 RECIPES = {"Q2_K": 10, "Q2_K_S": 21, "Q3_K_S": 11, "Q3_K_M": 12, "Q3_K_L": 13, "IQ4_XS": 30, "IQ4_NL": 25, "Q4_0": 2, "Q4_1": 3,
            "Q4_K_S": 14, "Q4_K_M": 15, "MXFP4_MOE": 38, "Q5_0": 8, "Q5_1": 9, "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18,
-           "Q8_0": 7, "F16": 1, "BF16": 32}
+           "Q8_0": 7, "F16": 1, "BF16": 32, "IQ1_S": 24, "IQ1_M": 31, "IQ2_XXS": 19, "IQ2_XS": 20, "IQ2_S": 28, "IQ2_M": 29,
+           "IQ3_XXS": 23, "IQ3_XS": 22, "IQ3_S": 26, "IQ3_M": 27}
 MODELS = ["dense", "shared", "experts8", "experts4", "odd", "falcon", "layers80"]
 
 

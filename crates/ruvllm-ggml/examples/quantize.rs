@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ruvllm_ggml::{GgmlType, can_quantize, quantize_row};
+use ruvllm_ggml::{GgmlType, can_quantize, needs_importance, quantize_row};
 
 fn main() {
     const N: usize = 4096;
@@ -23,6 +23,7 @@ fn main() {
             }
             n as f64 / start.elapsed().as_secs_f64() / 1e6
         };
-        println!("{ty:>7}: {:7.1} million values a second, {:7.1} with weights", rate(None), rate(Some(&weights)));
+        let plain = if needs_importance(ty) { 0.0 } else { rate(None) };
+        println!("{ty:>7}: {plain:7.1} million values a second, {:7.1} with weights", rate(Some(&weights)));
     }
 }

@@ -24,7 +24,7 @@ mod structs;
 #[cfg(feature = "blocks")]
 pub use grids::*;
 #[cfg(feature = "quantize")]
-pub use quantize::{can_quantize, is_finite, quantize_row};
+pub use quantize::{can_quantize, is_finite, needs_importance, quantize_row, quantize_row_closest};
 #[cfg(feature = "blocks")]
 pub use structs::*;
 

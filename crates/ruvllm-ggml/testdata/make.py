@@ -9,11 +9,14 @@ import llama_cpp
 import numpy as np
 
 TYPES = {"F16": 1, "BF16": 30, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12,
-         "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "MXFP4": 39}
+         "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "MXFP4": 39, "IQ1_S": 19, "IQ1_M": 29, "IQ2_XXS": 16, "IQ2_XS": 17,
+         "IQ2_S": 22, "IQ3_XXS": 18, "IQ3_S": 21}
 KINDS = ["normal", "uniform", "positive", "sparse", "outlier", "constant", "zero", "huge", "tiny", "minute"]
 # Types whose reference converts infinities to integers, which C leaves open, where scales are subnormal.
 OPEN = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"}
-SUPER = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"}
+SUPER = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
+# Types that the reference does not quantise to without importance.
+WEIGHTED = {"IQ1_S", "IQ2_XXS", "IQ2_XS"}
 f32 = np.float32
 
 
@@ -72,7 +75,7 @@ def main():
             n = 768 if ty in SUPER else 800
             for kind in KINDS[:-1] if ty in OPEN else KINDS:
                 x = values(kind, n)
-                for name, w in [("plain", None), ("weighted", weights(n))]:
+                for name, w in [("plain", None), ("weighted", weights(n))][ty in WEIGHTED:]:
                     print(ty, kind, name, f"{fnv(quantize(ty, x, w)):016x}", file=out)
 
 

@@ -29,13 +29,11 @@
 //! ```
 //!
 //! What it does not do: it knows sizes of block formats but never looks inside a block, and it does not know what a
-//! key or a tensor is for, but for `general.alignment` and the `split.*` keys, and for `convert` (a feature), which names them. Specification:
+//! key or a tensor is for, but for `general.alignment` and the `split.*` keys. Specification:
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 #![deny(missing_docs)]
 
-#[cfg(feature = "convert")]
-pub mod convert;
 mod cursor;
 mod error;
 mod file;

@@ -30,6 +30,11 @@ impl RepoCache {
         self.repo.get(file)
     }
 
+    /// Returns where a file of one commit lies, if it was downloaded.
+    pub(crate) fn get_of(&self, commit: &str, file: &str) -> Option<PathBuf> {
+        Some(self.repo.pointer_path(commit).join(file)).filter(|path| path.exists())
+    }
+
     /// Returns where the content with a tag lies when it is whole.
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.blobs.join(etag)

@@ -15,9 +15,16 @@ pub struct Expected {
     pub sha256: Option<String>,
     /// Length in bytes.
     pub n_bytes: Option<u64>,
+    /// SHA-256 of files that earlier versions of this program made of the same source: they stay in use where they are there.
+    pub earlier: Vec<String>,
 }
 
 impl Expected {
+    /// Returns whether a file with this SHA-256 is the one, or one of an earlier version.
+    pub fn is_known(&self, sha256: &str) -> bool {
+        self.sha256.as_ref().is_none_or(|sha| sha == sha256) || self.earlier.iter().any(|sha| sha == sha256)
+    }
+
     /// Checks what arrived: the SHA-256 and length where they are known, the GGUF magic always.
     ///
     /// # Errors
@@ -121,11 +128,17 @@ mod tests {
     #[test]
     fn what_arrives_must_be_what_is_expected() {
         let digested = join(&[b"GGUF..."]).1;
-        let expected = |sha256: Option<&str>, n_bytes| Expected { sha256: sha256.map(str::to_owned), n_bytes };
+        let expected = |sha256: Option<&str>, n_bytes| Expected {
+            sha256: sha256.map(str::to_owned),
+            n_bytes,
+            ..Expected::default()
+        };
         assert_eq!(expected(None, None).verify(&digested), Ok(()));
         assert_eq!(expected(Some(&digested.sha256), Some(7)).verify(&digested), Ok(()));
         assert!(expected(Some("00"), None).verify(&digested).is_err_and(|e| e.contains("sha256")));
         assert!(expected(None, Some(8)).verify(&digested).is_err_and(|e| e.contains("7 bytes")));
+        let earlier = Expected { earlier: vec!["11".to_owned()], ..expected(Some("00"), None) };
+        assert!(earlier.is_known("00") && earlier.is_known("11") && !earlier.is_known("22"));
         assert!(expected(None, None).verify(&join(&[b"PK"]).1).is_err_and(|e| e.contains("not a GGUF")));
     }
 }

@@ -39,8 +39,13 @@ pub struct HubFile<'a> {
 
 impl HubFile<'_> {
     pub(crate) fn url(&self, endpoint: &str) -> String {
-        let revision = escaped(self.revision).replace('/', "%2F");
+        let revision = self.escaped_revision();
         format!("{endpoint}/{}/resolve/{revision}/{}", escaped(self.repo), escaped(self.file))
+    }
+
+    /// Returns the revision as one part of an address.
+    pub(crate) fn escaped_revision(&self) -> String {
+        escaped(self.revision).replace('/', "%2F")
     }
 }
 

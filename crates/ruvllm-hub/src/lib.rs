@@ -50,5 +50,8 @@ pub use publish::{Publication, PublishOptions, PublishedFile, Pushed, PushedFile
 pub use quantization::quantization;
 pub use registry::{DEFAULT_MODEL, Entry, Pullable, Registry, Resolved};
 pub use shards::ShardName;
-pub use source::{FetchContext, FolderConverter, OllamaModel, Part, Source, SourceKind, WantedFile};
+pub use source::{
+    FetchContext, FolderConverter, FolderOrder, OllamaModel, OllamaParts, Part, Source, SourceKind, WantedFile,
+    fetch_folder,
+};
 pub use store::{Model, Record, RemoteFile, Store, StoreOptions};

@@ -7,6 +7,11 @@ pub trait Progress: Sync {
 
     /// Tells something that is no part of the answer.
     fn note(&self, line: &str);
+
+    /// Tells something that changes the answer.
+    fn warn(&self, line: &str) {
+        self.note(line);
+    }
 }
 
 /// Work under way.

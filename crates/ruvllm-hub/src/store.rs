@@ -14,8 +14,8 @@ use crate::error::{HubError, HubErrorKind, io_reason};
 use crate::figures::{timestamp, unix_s};
 use crate::registry::{Pullable, Registry, Resolved, file_stem};
 use crate::shards::ShardName;
-use crate::source::ollama::{self, OllamaModel};
-use crate::source::{FetchContext, Fetched, FetchedFile, Source, SourceKind, path};
+use crate::source::ollama::{self, OllamaModel, OllamaParts};
+use crate::source::{FetchContext, Fetched, FetchedFile, FolderOrder, Source, SourceKind, Wanted, path};
 
 type Result<T, E = HubError> = std::result::Result<T, E>;
 
@@ -120,7 +120,11 @@ impl<'a> Store<'a> {
     pub fn locate(&self, name: &str, pulls: bool) -> Result<PathBuf> {
         let pullable = match self.options.registry.resolve(name)? {
             Resolved::Path(path) => return path::check(&path),
-            Resolved::Ollama(name) => return self.of_ollama(&name),
+            Resolved::Ollama(name) => {
+                let file = self.of_ollama(&name)?;
+                self.note_left_out(&name);
+                return Ok(file);
+            }
             Resolved::Pullable(pullable) => pullable,
         };
         let file = self.file(&pullable.stem());
@@ -210,9 +214,33 @@ impl<'a> Store<'a> {
         self.options.ollama_dir.map(ollama::list).unwrap_or_default()
     }
 
+    /// Returns what a model of Ollama's folder has beside its file; `None` if the name is none of those.
+    ///
+    /// # Errors
+    /// There is no such model, or what it has is damaged.
+    pub fn ollama_parts(&self, name: &str) -> Result<Option<OllamaParts>> {
+        match self.options.registry.resolve(name)? {
+            Resolved::Ollama(name) => ollama::parts(self.ollama_dir()?, &name).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn of_ollama(&self, name: &str) -> Result<PathBuf> {
+        ollama::locate(self.ollama_dir()?, name)
+    }
+
+    fn ollama_dir(&self) -> Result<&'a Path> {
         let missing = || HubError::usage("no home folder is known; set OLLAMA_MODELS to the folder of Ollama's models");
-        ollama::locate(self.options.ollama_dir.ok_or_else(missing)?, name)
+        self.options.ollama_dir.ok_or_else(missing)
+    }
+
+    /// Says what of a model of Ollama's is not applied.
+    fn note_left_out(&self, name: &str) {
+        let parts = self.ollama_dir().and_then(|folder| ollama::parts(folder, name));
+        if let Some(left_out) = parts.ok().and_then(|parts| parts.left_out()) {
+            let line = format!("ollama:{name} runs without {left_out}; 'ruvllm show ollama:{name}' has them");
+            self.options.context.progress.warn(&line);
+        }
     }
 
     /// Removes a pulled model and returns what it was.
@@ -266,14 +294,15 @@ impl<'a> Store<'a> {
             let path = &model.path;
             let digest = digest_file(path, self.options.context.progress);
             let digest = digest.map_err(|error| HubError::io("read", path, &error))?;
-            if pullable.expected.verify(&digest).is_err() {
+            let is_earlier = pullable.expected.earlier.contains(&digest.sha256);
+            if !is_earlier && pullable.expected.verify(&digest).is_err() {
                 return Ok(None);
             }
             let (name, sha256, pulled_at) = (pullable.name.clone(), digest.sha256, now());
             model.record = Record { sha256, pulled_at, name, n_bytes, ..model.record };
             write_record(&model.path, &model.record).map_err(|error| self.unusable(&error))?;
         }
-        let is_same = pullable.expected.sha256.as_ref().is_none_or(|sha256| *sha256 == model.record.sha256);
+        let is_same = pullable.expected.is_known(&model.record.sha256);
         Ok((is_same && n_bytes == model.record.n_bytes).then_some(model))
     }
 
@@ -288,9 +317,17 @@ impl<'a> Store<'a> {
         if sources.is_empty() {
             return Err(missing(format_args!("RUVLLM_SOURCES leaves no source for {}; unset it", pullable.name)));
         }
+        let wanted = Wanted {
+            expected: &pullable.expected,
+            order: FolderOrder {
+                name: pullable.folder_name(),
+                ty: pullable.ty.as_deref(),
+                is_without_card: pullable.expected.sha256.is_some(),
+            },
+        };
         let mut reasons = Vec::new();
         for source in sources {
-            match source.fetch(work, &pullable.expected, &self.options.context) {
+            match source.fetch(work, &wanted, &self.options.context) {
                 Ok(fetched) => return Ok((source.describe(), fetched)),
                 Err(reason) => reasons.push(format!("{}: {reason}", source.kind().name())),
             }

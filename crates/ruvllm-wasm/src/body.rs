@@ -14,6 +14,7 @@ const NOT_HERE: &Unsupported = &[
     ("adapters", "a page's engine has no adapters"),
     ("lora", "a page's engine has no adapters"),
     ("session", "a page's engine keeps no sessions; send the whole conversation"),
+    ("pattern", "a page's engine has no bank of patterns"),
     ("patterns", "a page's engine has no bank of patterns"),
 ];
 

@@ -186,12 +186,11 @@ impl Telling {
         Some(learn().map_err(ApiError::from).map(|item| {
             let mut told = question.told.take();
             match told["id"].is_null() {
-                true => learned.status(told["model"].as_str().unwrap_or_default()),
-                false => {
-                    (told["learned"], told["item"]) = (json!(item.is_some()), json!(item));
-                    told
-                }
+                true => told = learned.status(told["model"].as_str().unwrap_or_default()),
+                false => told["learned"] = json!(item.is_some()),
             }
+            (told["item"], told["pattern"]) = (json!(item), Value::Null);
+            told
         }))
     }
 }

@@ -50,7 +50,7 @@ use ruvllm_sona::witness::{Content, Event, Served, WitnessLog};
 
 pub use folder::{ANCHOR_FILE, NOBODY, STORE_FILE, WitnessError, WitnessOptions, fault_name, number_of, open_store};
 pub use remote::{RemoteAnswer, RemoteRequest, text_digest};
-pub use replay::{Replayed, adapters_of, check, load_options, replay};
+pub use replay::{Replayed, adapters_of, check, compare, load_options, replay};
 pub use settings::decimal;
 
 use ruvllm_engine::{

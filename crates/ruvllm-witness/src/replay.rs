@@ -1,11 +1,14 @@
 //! Running a request again by its record.
 
-use ruvllm_engine::{AdapterSet, Engine, EngineError, ErrorKind, FinishReason, GenerateRequest, LoadOptions};
+use ruvllm_engine::{
+    AdapterSet, Engine, EngineError, ErrorKind, FinishReason, GenerateRequest, GenerationSummary, Grammar,
+    GrammarCompiler, LoadOptions,
+};
 use ruvllm_kernels::Isa;
 use ruvllm_sona::witness::{Content, Served};
 
 use crate::settings::{Settings, format_of, read};
-use crate::{Running, program};
+use crate::{Recorder, Running, program};
 
 /// Result of running a request again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,53 +96,102 @@ pub fn check(served: &Served) -> Result<(), EngineError> {
 pub fn replay(engine: &mut Engine, served: &Served, adapters: &AdapterSet) -> Result<Replayed, EngineError> {
     check(served)?;
     let settings = read(&served.settings)?;
-    check_model(engine, served, &settings)?;
+    let loaded = Loaded { name: &engine.info().name, model: engine.content_hash()?, running: &Running::of(engine) };
+    check_model(&loaded, served, &settings)?;
     check_adapters(&settings, adapters)?;
-    let grammar = match &settings.grammar {
-        None => None,
-        Some((source, stops)) => {
-            let grammar = engine.grammar_compiler()?.compile(source)?;
-            Some(if *stops { grammar.with_stops() } else { grammar })
-        }
-    };
-    let n_tokens = served.completion.n_tokens as usize;
-    // What ended an answer from outside does not come again; its tokens do.
-    let is_cut = !["stop", "length"].contains(&served.finish.as_str());
-    let mut request = GenerateRequest {
-        prompt: served.prompt.tokens.clone().unwrap_or_default(),
-        grammar,
-        adapters: adapters.clone(),
-        ..settings.request
-    };
-    request.sampling.seed = Some(served.seed);
-    if is_cut {
-        request.max_tokens = Some(n_tokens);
-    }
+    let grammar = grammar_of(&settings, || engine.grammar_compiler().map(|compiler| &**compiler))?;
+    let request = GenerateRequest { adapters: adapters.clone(), grammar, ..request_of(served, &settings) };
     let summary = engine.generate(&request)?.for_each_token(|_| {})?;
-    let tokens = summary.tokens;
+    Ok(compared(served, &settings, &summary))
+}
+
+impl Recorder {
+    /// Returns the request of a record, to be run again by the model of this recorder, which a service has. Requests with adapters
+    /// are for [`replay`].
+    ///
+    /// # Errors
+    /// As [`replay`].
+    pub fn replay_request<'a>(
+        &self,
+        name: &str,
+        served: &Served,
+        compiler: impl FnOnce() -> Result<&'a GrammarCompiler, EngineError>,
+    ) -> Result<GenerateRequest, EngineError> {
+        check(served)?;
+        let settings = read(&served.settings)?;
+        check_model(&Loaded { name, model: self.model, running: &self.running }, served, &settings)?;
+        check_adapters(&settings, &AdapterSet::default())?;
+        let grammar = grammar_of(&settings, compiler)?;
+        // Nothing of it depends on what is cached; it is computed anew, so that this is seen.
+        Ok(GenerateRequest { grammar, ignore_cache: true, ..request_of(served, &settings) })
+    }
+}
+
+/// Compares what a request came to when it was run again.
+///
+/// # Errors
+/// The record's settings cannot be read.
+pub fn compare(served: &Served, summary: &GenerationSummary) -> Result<Replayed, EngineError> {
+    Ok(compared(served, &read(&served.settings)?, summary))
+}
+
+/// Returns whether an answer ended by itself; what ended it from outside does not come again, but its tokens do.
+fn ended_by_itself(served: &Served) -> bool {
+    ["stop", "length"].contains(&served.finish.as_str())
+}
+
+fn request_of(served: &Served, settings: &Settings) -> GenerateRequest {
+    let prompt = served.prompt.tokens.clone().unwrap_or_default();
+    let mut request = GenerateRequest { prompt, ..settings.request.clone() };
+    request.sampling.seed = Some(served.seed);
+    if !ended_by_itself(served) {
+        request.max_tokens = Some(served.completion.n_tokens as usize);
+    }
+    request
+}
+
+/// Compiles the grammar of a request, if it had one.
+fn grammar_of<'a>(
+    settings: &Settings,
+    compiler: impl FnOnce() -> Result<&'a GrammarCompiler, EngineError>,
+) -> Result<Option<Grammar>, EngineError> {
+    let Some((source, stops)) = &settings.grammar else { return Ok(None) };
+    let grammar = compiler()?.compile(source)?;
+    Ok(Some(if *stops { grammar.with_stops() } else { grammar }))
+}
+
+fn compared(served: &Served, settings: &Settings, summary: &GenerationSummary) -> Replayed {
+    let (n_tokens, tokens) = (served.completion.n_tokens as usize, summary.tokens.clone());
     let n_same = match &served.completion.tokens {
         Some(recorded) => recorded.iter().zip(&tokens).take_while(|(a, b)| a == b).count(),
         None if Content::digest_of(&tokens) == served.completion.digest => n_tokens,
         None => 0,
     };
     let finish = summary.finish_reason;
-    let differs = !is_cut && finish.as_str() != served.finish && finish != FinishReason::Cancelled;
-    Ok(Replayed {
+    let differs = ended_by_itself(served) && finish.as_str() != served.finish && finish != FinishReason::Cancelled;
+    Replayed {
         n_tokens,
         n_same,
         other_finish: differs.then(|| (served.finish.clone(), finish.as_str().to_owned())),
-        other_program: (settings.program != program()).then_some(settings.program),
+        other_program: (settings.program != program()).then(|| settings.program.clone()),
         tokens,
-    })
+    }
 }
 
-fn check_model(engine: &Engine, served: &Served, settings: &Settings) -> Result<(), EngineError> {
-    let (own, recorded) = (hex::encode(engine.content_hash()?), hex::encode(served.model));
+/// The model that a record is to be repeated on.
+struct Loaded<'a> {
+    name: &'a str,
+    model: [u8; 32],
+    running: &'a Running,
+}
+
+fn check_model(loaded: &Loaded<'_>, served: &Served, settings: &Settings) -> Result<(), EngineError> {
+    let Loaded { name, running, .. } = loaded;
+    let (own, recorded) = (hex::encode(loaded.model), hex::encode(served.model));
     if own != recorded {
-        let (name, own, recorded) = (&engine.info().name, &own[..16], &recorded[..16]);
+        let (own, recorded) = (&own[..16], &recorded[..16]);
         return Err(refused(format!("it was answered by the model {recorded}…; '{name}' is {own}…")));
     }
-    let running = Running::of(engine);
     let pairs = [
         ("instruction set", settings.isa.clone(), running.isa.clone()),
         ("cache policy", settings.kv.clone(), running.kv.to_string()),

@@ -74,6 +74,7 @@ fn main() -> std::io::Result<()> {
     write("gguf_adapter", vec![adapter()])?;
     write("imatrix", vec![imatrix(), older_imatrix(&[]), older_imatrix(b"\x05\0\0\0\x03\0\0\0abc")])?;
     write("safetensors", vec![join(bert_settings().as_bytes(), &bert_weights())])?;
+    write("folder", [("qwen2", "bpe"), ("gpt2", "bpe"), ("mamba", "bpe")].map(|(model, vocab)| folder(model, vocab)).to_vec())?;
     write("peft", peft())?;
     write("template", TEMPLATES.map(|text| text.as_bytes().to_vec()).to_vec())?;
     write("grammar", GRAMMARS.map(|(kind, text)| [&[kind, 5], text.as_bytes()].concat()).to_vec())?;
@@ -153,6 +154,30 @@ fn bytes(writer: GgufWriter<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     writer.write_to(&mut bytes).expect("memory is writable");
     bytes
+}
+
+/// Settings, tokenizer and directory of a tiny model of the converter's tests.
+fn folder(model: &str, vocab: &str) -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/ruvllm-convert/testdata/hf");
+    let read = |name: &Path| fs::read(root.join(name)).expect("a file of the tests");
+    let config = compact(&read(&Path::new(model).join("config.json")));
+    let tokenizer = compact(&read(&Path::new("tokenizers").join(vocab).join("tokenizer.json")));
+    let weights = read(&Path::new(model).join("model.safetensors"));
+    let (n, rest) = weights.split_first_chunk::<8>().expect("a directory");
+    let directory = &rest[..u64::from_le_bytes(*n) as usize];
+    join(&config, &join(&tokenizer, directory.trim_ascii_end()))
+}
+
+/// Leaves out the space between the parts of a JSON text.
+fn compact(text: &[u8]) -> Vec<u8> {
+    let (mut is_text, mut is_escaped) = (false, false);
+    let mut keep = |byte: &u8| {
+        let keeps = is_text || !byte.is_ascii_whitespace();
+        is_text ^= *byte == b'"' && !is_escaped;
+        is_escaped = is_text && *byte == b'\\' && !is_escaped;
+        keeps
+    };
+    text.iter().copied().filter(|byte| keep(byte)).collect()
 }
 
 /// A file of tensors of F32 that are 0.

@@ -60,6 +60,16 @@ pub(crate) fn cargo(subcommand: &str, std: &str) -> Command {
     command
 }
 
+/// Returns the path of the linker for WebAssembly, which is the pinned toolchain's.
+///
+/// # Errors
+/// There is no pinned toolchain.
+pub(crate) fn wasm_linker() -> Result<String> {
+    let sysroot = shell::output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(shell::root()))
+        .context("the linker for WebAssembly is the pinned toolchain's")?;
+    Ok(format!("{}/lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-lld", sysroot.trim()))
+}
+
 /// Returns the packages of which the telling file is not there.
 fn missing(more: &[Package], exists: impl Fn(&str) -> bool) -> Vec<&'static str> {
     PACKAGES.iter().chain(more).filter(|(_, path)| !exists(path)).map(|(name, _)| *name).collect()

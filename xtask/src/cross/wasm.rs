@@ -3,9 +3,7 @@
 //! Browsers and Node run the same kernels in `wasm32-unknown-unknown`; WASI adds the arguments, clock and output that a
 //! test program wants. There is one thread, and a panic ends the program.
 
-use std::process::Command;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::toolchain::{self, Package};
 use super::{Args, test};
@@ -27,7 +25,6 @@ const PACKAGES: [Package; 2] = [("wasi-libc", "/usr/lib/wasm32-wasi/libc.a"), ("
 /// As [`super::run`].
 pub(super) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     toolchain::install(&PACKAGES)?;
-    let linker = linker()?;
     let runner = shell::root().join("xtask/src/cross/run.mjs");
     let flags = format!(
         "-C target-feature=+simd128 -C link-self-contained=no -C link-arg=-L{LIBC} -C link-arg={LIBC}/crt1-command.o \
@@ -35,18 +32,8 @@ pub(super) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     );
     let mut command = toolchain::cargo("test", "std,panic_abort,test");
     command
-        .env("CARGO_TARGET_WASM32_WASIP1_LINKER", linker)
+        .env("CARGO_TARGET_WASM32_WASIP1_LINKER", toolchain::wasm_linker()?)
         .env("CARGO_TARGET_WASM32_WASIP1_RUNNER", format!("node --no-warnings {}", runner.display()))
         .env("CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS", flags);
     test(command, &["ruvllm-kernels", "ruvllm-wasm"], TARGET, args, totals)
-}
-
-/// Returns the linker for WebAssembly, which is the pinned toolchain's.
-///
-/// # Errors
-/// There is no such toolchain.
-pub(crate) fn linker() -> Result<String> {
-    let sysroot = shell::output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(shell::root()))
-        .context("the linker for WebAssembly is the pinned toolchain's")?;
-    Ok(format!("{}/lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-lld", sysroot.trim()))
 }

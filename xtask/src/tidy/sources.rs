@@ -19,10 +19,19 @@ pub(super) fn long_files(files: &BTreeMap<String, String>) -> Vec<(&str, usize)>
     long
 }
 
-/// Crates that may have `unsafe` code: SIMD, memory maps, rows that threads write side by side, calls of Metal.
-/// `ruvllm-ggml` derives it.
-const MAY_BE_UNSAFE: [&str; 7] =
-    ["ruvllm-ggml", "ruvllm-threads", "ruvllm-kernels", "ruvllm-gguf", "ruvllm-kvcache", "ruvllm-lora", "ruvllm-metal"];
+/// Crates that may have `unsafe` code: SIMD, memory maps, rows that threads write side by side, calls of Metal, addresses that the host
+/// of a WebAssembly module gives. `ruvllm-ggml` derives it, and so does `ruvllm-node` (`#[napi]`).
+const MAY_BE_UNSAFE: [&str; 9] = [
+    "ruvllm-ggml",
+    "ruvllm-threads",
+    "ruvllm-kernels",
+    "ruvllm-gguf",
+    "ruvllm-kvcache",
+    "ruvllm-lora",
+    "ruvllm-metal",
+    "ruvllm-node",
+    "ruvllm-pack-kernels",
+];
 
 /// Every other crate forbids it.
 pub(super) fn forbids_unsafe(files: &BTreeMap<String, String>, findings: &mut Vec<String>) {

@@ -1,4 +1,4 @@
-//! `ruvllm convert`: make a GGUF file of a folder of the Hugging Face hub.
+//! `ruvllm convert`: make a GGUF file of a folder of the Hugging Face hub, which lies here or there.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -8,10 +8,11 @@ use std::time::Instant;
 use clap::Args;
 use ruvllm_convert::{ConvertOptions, ConvertSummary, ConvertType, convert};
 use ruvllm_engine::CancelToken;
+use ruvllm_hub::{FolderOrder, HubFile, Resolved, Source, fetch_folder};
 use serde_json::json;
 
 use crate::tools::app::App;
-use crate::tools::args::{OutputArgs, count};
+use crate::tools::args::{OutputArgs, convert_type, count};
 use crate::tools::check;
 use crate::tools::error::{Error, Result};
 use crate::tools::interrupt;
@@ -22,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   ruvllm convert ./Qwen2.5-0.5B-Instruct model-f16.gguf
   ruvllm convert ./my-fine-tune model-q4.gguf --type Q4_K_M
+  ruvllm convert hf:owner/repo model.gguf --type Q8_0        downloads the folder first
   ruvllm convert ./my-fine-tune model.gguf --force --json
 
 The folder has config.json, model.safetensors (or an index and its files) and a tokenizer
@@ -32,14 +34,14 @@ The folder has config.json, model.safetensors (or an index and its files) and a 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ConvertArgs {
-    /// Folder of the model, as the Hugging Face hub has it
+    /// Folder of the model, as the Hugging Face hub has it, or its name there: hf:owner/repo[@revision][/folder/]
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// Where to write
     #[arg(value_name = "OUT")]
     output: PathBuf,
     /// Type of the matrices [default: the 16 bits of the checkpoint, else F16]
-    #[arg(long = "type", value_name = "T", value_parser = ty)]
+    #[arg(long = "type", value_name = "T", value_parser = convert_type)]
     ty: Option<ConvertType>,
     /// Name of the model in the file [default: as its card or its folder says]
     #[arg(long, value_name = "NAME")]
@@ -57,10 +59,6 @@ pub struct ConvertArgs {
     form: OutputArgs,
 }
 
-fn ty(text: &str) -> std::result::Result<ConvertType, String> {
-    ConvertType::parse(text).map_err(|error| error.to_string())
-}
-
 impl ConvertArgs {
     /// Converts the model and says what came of it.
     ///
@@ -73,17 +71,19 @@ impl ConvertArgs {
             return Err(Error::usage(line));
         }
         check::writable(&self.output, &[])?;
+        let folder = self.folder(app)?;
         let options = ConvertOptions {
             ty: self.ty,
             name: self.name.clone(),
             pre: self.pre.clone(),
             n_threads: NonZeroUsize::new(app.settings.threads(self.threads)),
+            ..ConvertOptions::default()
         };
         let start = Instant::now();
         let bar = app.ui.bytes_bar("converting", 0).of(self.output.display().to_string());
         let cancel = CancelToken::default();
         let guard = interrupt::cancels(&cancel);
-        let summary = convert(&self.folder, &self.output, &options, &mut |progress| {
+        let summary = convert(&folder, &self.output, &options, &mut |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
             if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -91,6 +91,24 @@ impl ConvertArgs {
         drop(guard);
         bar.finish_and_clear();
         self.tell(&summary?, start.elapsed().as_secs_f64())
+    }
+
+    /// Returns the folder, downloaded if it is one of the hub.
+    fn folder(&self, app: &App) -> Result<PathBuf> {
+        let Some(name) = self.folder.to_str().filter(|name| name.starts_with("hf:")) else {
+            return Ok(self.folder.clone());
+        };
+        let Resolved::Pullable(pullable) = app.registry().resolve(name)? else {
+            return Err(Error::usage(format_args!("{name} is no repository of the hub")));
+        };
+        match (&pullable.sources[..], &pullable.ty) {
+            ([Source::Hub { repo, revision, file }], None) if !file.ends_with(".gguf") => {
+                let from = HubFile { repo, revision, file };
+                Ok(fetch_folder(&from, &FolderOrder::default(), &app.fetch_context(false))?)
+            }
+            (_, Some(_)) => Err(Error::usage(format_args!("give the type of {name} with --type"))),
+            _ => Err(Error::usage(format_args!("{name} is a GGUF file; name the folder, as hf:owner/repo"))),
+        }
     }
 
     fn tell(&self, summary: &ConvertSummary, seconds: f64) -> Result<()> {

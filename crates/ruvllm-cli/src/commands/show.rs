@@ -1,7 +1,10 @@
 //! `ruvllm show`: what is in a model file.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use ruvllm_gguf::{Array, GgufFile, Value};
+use ruvllm_hub::OllamaParts;
 use serde_json::json;
 
 use crate::tools::app::App;
@@ -40,12 +43,18 @@ impl ShowArgs {
     /// A failure if the file cannot be read.
     pub fn run(&self, app: &App) -> Result<()> {
         let header = open_header(app, self.model.name(), false)?;
-        if self.output.json { self.print_json(&header) } else { self.print_text(&header) }
+        let ollama = app.store().ollama_parts(self.model.name())?;
+        match self.output.json {
+            true => self.print_json(&header, ollama.as_ref()),
+            false => self.print_text(&header, ollama.as_ref()),
+        }
     }
 
-    fn print_text(&self, header: &Header) -> Result<()> {
+    fn print_text(&self, header: &Header, ollama: Option<&OllamaParts>) -> Result<()> {
         let file = &header.file;
-        let mut text = table(&summary(header)?, &[]);
+        let mut rows = summary(header)?;
+        rows.extend(ollama.map(ollama_rows).unwrap_or_default());
+        let mut text = table(&rows, &[]);
         text.push('\n');
         let mut rows = vec![["TYPE", "TENSORS", "VALUES", "SIZE"].map(str::to_owned).to_vec()];
         for (ty, total) in type_totals(file) {
@@ -70,7 +79,7 @@ impl ShowArgs {
         print(&text)
     }
 
-    fn print_json(&self, header: &Header) -> Result<()> {
+    fn print_json(&self, header: &Header, ollama: Option<&OllamaParts>) -> Result<()> {
         let Header { file, place, is_remote } = header;
         let types = type_totals(file).into_iter().map(|(ty, total)| {
             let facts = json!({ "tensors": total.n_tensors, "values": total.n_values, "bytes": total.n_bytes });
@@ -95,6 +104,17 @@ impl ShowArgs {
             "gguf_version": file.version(),
             "types": types.collect::<serde_json::Map<_, _>>(),
         });
+        if let Some(parts) = ollama {
+            object["ollama"] = json!({
+                "template": parts.template,
+                "system": parts.system,
+                "parameters": parts.parameters,
+                "messages": parts.messages,
+                "adapters": parts.adapters,
+                "projectors": parts.projectors,
+                "licenses": parts.licenses,
+            });
+        }
         if self.metadata {
             let pairs = file.metadata().iter().map(|(key, value)| (key.to_owned(), brief(value).into()));
             object["metadata"] = serde_json::Value::Object(pairs.collect());
@@ -175,6 +195,25 @@ fn summary(header: &Header) -> Result<Vec<Vec<String>>> {
     Ok(rows.map(|(key, value)| vec![key.to_owned(), value]).to_vec())
 }
 
+/// Rows of what a model of Ollama's folder has beside its file.
+fn ollama_rows(parts: &OllamaParts) -> Vec<Vec<String>> {
+    let paths = |files: &[PathBuf]| files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+    let rows = [
+        ("Ollama's template", parts.template.as_deref().map(short)),
+        ("system prompt", parts.system.as_deref().map(short)),
+        ("parameters", parts.parameters.as_ref().map(|all| short(&all.to_string()))),
+        ("first messages", parts.messages.as_ref().map(|all| short(&all.to_string()))),
+        ("adapters", (!parts.adapters.is_empty()).then(|| paths(&parts.adapters))),
+        ("projectors", (!parts.projectors.is_empty()).then(|| paths(&parts.projectors))),
+        (
+            "licence texts",
+            (!parts.licenses.is_empty())
+                .then(|| parts.licenses.iter().map(|text| short(text)).collect::<Vec<_>>().join(", ")),
+        ),
+    ];
+    rows.into_iter().filter_map(|(key, value)| Some(vec![key.to_owned(), value?])).collect()
+}
+
 fn array_len(value: &Value) -> Option<usize> {
     match value {
         Value::Array(array) => Some(array.len()),
@@ -184,14 +223,20 @@ fn array_len(value: &Value) -> Option<usize> {
 
 /// Returns a metadata value in at most about 100 characters.
 fn brief(value: &Value) -> String {
-    const MAX_CHARS: usize = 100;
     let text = match value {
-        Value::String(text) => one_line(text),
+        Value::String(text) => return short(text),
         Value::Array(array) => return brief_array(array),
         other => {
             format!("{other:?}").split_once('(').map_or_else(String::new, |(_, v)| v.trim_end_matches(')').to_owned())
         }
     };
+    short(&text)
+}
+
+/// Returns a text as one line of at most about 100 characters.
+fn short(text: &str) -> String {
+    const MAX_CHARS: usize = 100;
+    let text = one_line(text);
     match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}... ({} characters)", &text[..end], text.chars().count()),
         None => text,

@@ -1,10 +1,10 @@
 //! The context of every command: settings, output, and loading models with a progress bar.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, ModelInfo};
-use ruvllm_hub::{FetchContext, Registry, Store, StoreOptions};
+use ruvllm_hub::{FetchContext, Progress, Registry, Store, StoreOptions};
 
 use crate::tools::args::cache::CacheArgs;
 use crate::tools::backend::LocalBackend;
@@ -13,26 +13,42 @@ use crate::tools::error::{Result, one_line};
 use crate::tools::hub::Folders;
 use crate::tools::output::Ui;
 
+/// Listener to long work, for a program that shows it by itself.
+pub type Listener = Arc<dyn Progress + Send + Sync>;
+
 /// Context of every command.
-#[derive(Debug)]
 pub struct App {
     /// The environment's settings.
     pub settings: Settings,
     /// Where to write.
     pub ui: Ui,
+    /// Takes the progress of long work in place of `ui`.
+    listener: Option<Listener>,
     registry: OnceLock<Registry>,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("settings", &self.settings).field("ui", &self.ui).finish_non_exhaustive()
+    }
 }
 
 impl App {
     /// Asks the standard streams and keeps the settings.
     pub fn new(settings: Settings) -> App {
         let ui = Ui::new(settings.no_color);
-        App { settings, ui, registry: OnceLock::new() }
+        App { settings, ui, listener: None, registry: OnceLock::new() }
+    }
+
+    /// Returns the same context, whose progress is told to `listener`.
+    pub fn listened_by(self, listener: Listener) -> App {
+        App { listener: Some(listener), ..self }
     }
 
     /// Returns the same context, whose lines go to the log of a server.
     pub fn in_log(&self) -> App {
-        App { settings: self.settings.clone(), ui: self.ui.in_log(), registry: self.registry.clone() }
+        let (settings, listener) = (self.settings.clone(), self.listener.clone());
+        App { settings, ui: self.ui.in_log(), listener, registry: self.registry.clone() }
     }
 
     /// Returns the names of models. A file of the person's own that cannot be used costs a warning.
@@ -44,6 +60,13 @@ impl App {
         })
     }
 
+    fn progress(&self) -> &dyn Progress {
+        match &self.listener {
+            Some(listener) => &**listener,
+            None => &self.ui,
+        }
+    }
+
     /// Returns the folder of pulled models.
     pub fn store(&self) -> Store<'_> {
         self.store_as(false)
@@ -51,7 +74,7 @@ impl App {
 
     /// Returns the folder of pulled models; offline, nobody is asked for what is not on this machine.
     pub fn store_as(&self, is_offline: bool) -> Store<'_> {
-        let context = FetchContext { hub: &self.settings.hub, converter: &Folders, progress: &self.ui, is_offline };
+        let context = self.fetch_context(is_offline);
         Store::new(StoreOptions {
             dir: self.settings.models_dir(),
             ollama_dir: self.settings.ollama_dir.as_deref(),
@@ -59,6 +82,11 @@ impl App {
             registry: self.registry(),
             context,
         })
+    }
+
+    /// Returns what sources of models need.
+    pub fn fetch_context(&self, is_offline: bool) -> FetchContext<'_> {
+        FetchContext { hub: &self.settings.hub, converter: &Folders, progress: self.progress(), is_offline }
     }
 
     /// Loads a model with a progress bar, and with the cache as `cache` says. A folder on disk that cannot be used, and
@@ -116,8 +144,12 @@ impl App {
 
     fn try_load(&self, backend: LocalBackend, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
         let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        let bar = self.ui.bytes_bar("loading", n_bytes).of(path.display().to_string());
         let gpu = self.settings.gpu.as_deref();
+        if let Some(listener) = &self.listener {
+            let task = listener.begin("loading", Some(n_bytes));
+            return backend.load(path, options, gpu, &mut |progress| task.set(progress.done_bytes));
+        }
+        let bar = self.ui.bytes_bar("loading", n_bytes).of(path.display().to_string());
         let loaded = backend.load(path, options, gpu, &mut |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);

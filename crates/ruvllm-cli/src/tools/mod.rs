@@ -19,6 +19,8 @@ pub mod lora;
 pub mod machine;
 pub mod out_file;
 pub mod output;
+#[cfg(feature = "packs")]
+pub mod packs;
 pub mod rates;
 pub mod remote;
 pub mod renamed;

@@ -102,6 +102,10 @@ impl Progress for Ui {
     fn note(&self, line: &str) {
         Ui::note(self, line);
     }
+
+    fn warn(&self, line: &str) {
+        Ui::warn(self, line);
+    }
 }
 
 /// Work of the hub under way. Its bar goes with it.

@@ -7,18 +7,24 @@ use serde_json::{Value, json};
 
 use crate::common::{Bench, error_line, json_of, text};
 
-/// Puts the folder of a tiny model with its tokenizer.
-fn folder(bench: &Bench, model: &str) -> String {
+/// Returns the files of a tiny model with its tokenizer.
+pub(crate) fn model_files(model: &str) -> Vec<(String, Vec<u8>)> {
     let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ruvllm-convert/testdata/hf");
     let expected = std::fs::read_to_string(testdata.join(model).join("expected.txt")).expect("the model");
     let tokenizer = expected.lines().next().expect("its tokenizer");
+    let folders = [testdata.join(model), testdata.join("tokenizers").join(tokenizer)];
+    let entries = folders.iter().flat_map(|from| std::fs::read_dir(from).expect("a folder"));
+    let file = |entry: std::fs::DirEntry| {
+        (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path()).expect("a file"))
+    };
+    entries.map(|entry| file(entry.expect("an entry"))).filter(|(name, _)| name != "expected.txt").collect()
+}
+
+/// Puts the folder of a tiny model with its tokenizer.
+fn folder(bench: &Bench, model: &str) -> String {
     std::fs::create_dir(bench.path(model)).expect("a temporary folder is writable");
-    for from in [testdata.join(model), testdata.join("tokenizers").join(tokenizer)] {
-        for entry in std::fs::read_dir(from).expect("a folder") {
-            let entry = entry.expect("an entry");
-            let name = format!("{model}/{}", entry.file_name().to_string_lossy());
-            bench.file(&name, std::fs::read(entry.path()).expect("a file"));
-        }
+    for (name, bytes) in model_files(model) {
+        bench.file(&format!("{model}/{name}"), bytes);
     }
     model.to_owned()
 }

@@ -16,6 +16,8 @@ mod help;
 mod hub;
 mod learn;
 mod lora;
+#[cfg(feature = "packs")]
+mod packs;
 mod quantize;
 mod remote;
 mod route;

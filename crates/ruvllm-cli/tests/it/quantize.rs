@@ -55,7 +55,7 @@ fn wrong_arguments_cost_one_line() {
     assert!(line.contains("in.gguf: is the input; write to another file"), "{line}");
     assert_eq!(std::fs::read(&copy).expect("the copy"), before);
 
-    assert!(error(&[&model, "o.gguf", "--type", "Q9"], 2).contains("no type 'Q9'; choose one of Q2_K_S,"));
+    assert!(error(&[&model, "o.gguf", "--type", "Q9"], 2).contains("no type 'Q9'; choose one of IQ1_S,"));
     assert!(error(&[&model, "o.gguf", "--type", "Q8_0", "--keep", "a"], 2).contains("is no PATTERN=TYPE"));
     assert!(error(&[&model, "none/o.gguf", "--type", "Q8_0"], 1).contains("none/o.gguf"));
     assert!(error(&[&model, "o.gguf", "--type", "Q8_0", "--imatrix", "none.dat"], 1).contains("none.dat"));

@@ -230,6 +230,19 @@ fn models_of_ollama_are_run_and_listed_where_they_lie() {
     ] });
     write("manifests/registry.ollama.ai/library/tiny/latest", manifest.to_string().as_bytes());
     write("manifests/registry.ollama.ai/ann/own/v1", manifest.to_string().as_bytes());
+    let whole = serde_json::json!({ "layers": [
+        { "mediaType": "application/vnd.ollama.image.model", "digest": format!("sha256:{digest}"), "size": bytes.len() },
+        { "mediaType": "application/vnd.ollama.image.template", "digest": "sha256:01", "size": 1 },
+        { "mediaType": "application/vnd.ollama.image.system", "digest": "sha256:02", "size": 1 },
+        { "mediaType": "application/vnd.ollama.image.params", "digest": "sha256:03", "size": 1 },
+        { "mediaType": "application/vnd.ollama.image.adapter", "digest": "sha256:04", "size": 1 },
+        { "mediaType": "application/vnd.ollama.image.license", "digest": "sha256:05", "size": 1 },
+    ] });
+    write("manifests/registry.ollama.ai/library/whole/latest", whole.to_string().as_bytes());
+    let texts = ["{{ .Prompt }}", "You are a pirate.", r#"{"stop":["<end>"],"temperature":0.3}"#, "GGUF", "MIT\nfree"];
+    for (no, text) in (1..).zip(texts) {
+        write(&format!("blobs/sha256-0{no}"), text.as_bytes());
+    }
     write("manifests/registry.ollama.ai/library/broken/latest", b"{}");
     write(
         "manifests/registry.ollama.ai/library/gone/1b",
@@ -242,7 +255,19 @@ fn models_of_ollama_are_run_and_listed_where_they_lie() {
     }
     let list = json_of(&run(&["list", "--json"]));
     let names: Vec<_> = list["ollama"].as_array().expect("a list").iter().map(|model| &model["name"]).collect();
-    assert_eq!(names, ["ollama:ann/own:v1", "ollama:tiny:latest"]);
+    assert_eq!(names, ["ollama:ann/own:v1", "ollama:tiny:latest", "ollama:whole:latest"]);
+    // What stands beside the file is shown, and nobody is left to think that it is applied.
+    let shown = json_of(&run(&["show", "ollama:whole", "--json"]));
+    assert_eq!(shown["ollama"]["system"], "You are a pirate.");
+    assert_eq!(shown["ollama"]["parameters"]["temperature"], 0.3);
+    assert_eq!(shown["ollama"]["licenses"], serde_json::json!(["MIT\nfree"]));
+    let lines = text(&run(&["show", "ollama:whole"]).stdout);
+    assert!(lines.contains("You are a pirate.") && lines.contains("sha256-04"), "{lines}");
+    let note = text(&run(&["run", "--model", "ollama:whole", "--prompt", "a", "--raw", "--max-tokens", "1"]).stderr);
+    let left_out =
+        "ollama:whole runs without its system prompt, its parameters (stop, temperature), its adapters; 'ruvllm show";
+    assert!(note.contains(left_out), "{note}");
+    assert!(!text(&ask("ollama:tiny").stderr).contains("runs without"));
     assert!(text(&run(&["list"]).stdout).contains("ollama:tiny:latest"));
     for (model, expected) in [
         ("ollama:none", "ollama:none: it is not in "),

@@ -5,6 +5,8 @@
 //! loss                          = sensitivity of the tensor · error
 //! types                         = those of the least sum of losses within the budget (`knapsack`)
 //! ```
+//! Blocks of 32 get scales of the least error that is found, in place of the reference's; the sizes of types do not change by it.
+//!
 //! The sensitivity is measured (`ruvllm imatrix --sensitivity`) and stands in the importance matrix, else it is that of the tensor's
 //! role in models that were measured (`prior`). `adr/0037-recipes-of-a-size.md` has what else was tried.
 
@@ -140,7 +142,7 @@ fn measure(
     for item in items {
         let mut all = Vec::with_capacity(item.types.len());
         for &ty in &item.types {
-            let rows = Rows::new(&item.planned(ty), file.data(item.info));
+            let rows = Rows::new(&item.planned(ty), file.data(item.info)).closest(true);
             all.push(rows.relative_error(n_threads).map_err(|error| error.of_tensor(&item.info.name))?);
         }
         file.release(item.info, 0..item.info.n_bytes());

@@ -31,18 +31,27 @@ struct NameParts {
     size_label: Option<String>,
 }
 
-/// Writes the keys; `name` takes the place of the model's name.
+/// How a card is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CardOptions<'a> {
+    /// Takes the place of the model's name.
+    pub(super) name: Option<&'a str>,
+    pub(super) is_left_out: bool,
+}
+
+/// Writes the keys.
 ///
 /// # Errors
 /// A file cannot be read.
 pub(super) fn write(
     folder: &Folder,
     counts: ParameterCounts,
-    name: Option<&str>,
+    options: CardOptions<'_>,
     metadata: &mut Metadata,
 ) -> Result<(), ConvertError> {
     sampling(folder, metadata)?;
-    let card = folder.text("README.md")?.map(|text| read_front_matter(&text)).unwrap_or_default();
+    let text = if options.is_left_out { None } else { folder.text(super::CARD)? };
+    let card = text.map(|text| read_front_matter(&text)).unwrap_or_default();
     let config = folder.json("config.json")?.unwrap_or_default();
     let of_card = |keys: &[&str]| keys.iter().find_map(|key| card.text(key)).map(str::to_owned);
     let mut own = NameParts {
@@ -62,7 +71,7 @@ pub(super) fn write(
             metadata.set(format!("general.{key}"), value);
         }
     };
-    set("name", name.map(str::to_owned).or(own.full).or_else(|| Some(folder.name())));
+    set("name", options.name.map(str::to_owned).or(own.full).or_else(|| Some(folder.name())));
     set("author", of_card(&["author", "model_author", "model_creator"]));
     set("version", own.version);
     set("organization", own.organization);

@@ -17,6 +17,8 @@ const N_ENTRIES_MAX: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
+    /// Name in the place of its own.
+    given_name: Option<String>,
 }
 
 impl Folder {
@@ -26,10 +28,15 @@ impl Folder {
     /// There is none.
     pub(super) fn open(path: &Path) -> Result<Folder, ConvertError> {
         match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => Ok(Folder { path: path.to_owned() }),
+            Ok(metadata) if metadata.is_dir() => Ok(Folder { path: path.to_owned(), given_name: None }),
             Ok(_) => Err(ConvertError::usage("is no folder; name the folder with config.json").at(path)),
             Err(error) => Err(io("cannot open", &error).at(path)),
         }
+    }
+
+    /// Gives it another name, if there is one.
+    pub(super) fn named(self, given_name: Option<String>) -> Folder {
+        Folder { given_name, ..self }
     }
 
     /// Returns its path.
@@ -39,6 +46,9 @@ impl Folder {
 
     /// Returns its name. In the hub's cache that is the repository's, as the folder has the name of a commit.
     pub(super) fn name(&self) -> String {
+        if let Some(name) = &self.given_name {
+            return name.clone();
+        }
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let snapshots = path.parent().filter(|parent| parent.ends_with("snapshots")).and_then(Path::parent);

@@ -30,7 +30,7 @@ use ruvllm_gguf::{GgufFile, GgufWriter, Metadata};
 use ruvllm_model::ModelSpec;
 
 use self::arch::{Architecture, Keys};
-use self::card::ParameterCounts;
+use self::card::{CardOptions, ParameterCounts};
 use self::checkpoint::Checkpoint;
 use self::config::Config;
 use self::folder::Folder;
@@ -82,6 +82,10 @@ pub struct ConvertOptions {
     pub ty: Option<ConvertType>,
     /// The model's name; none: as its card or its folder says.
     pub name: Option<String>,
+    /// The folder's name, in the place of the one it has here.
+    pub folder_name: Option<String>,
+    /// The card is not read, as if there were none.
+    pub is_without_card: bool,
     /// Name of the rule by which texts are cut into words, for tokenizers of which it is not known.
     pub pre: Option<String>,
     /// Threads; none: as many as the machine has.
@@ -138,7 +142,15 @@ pub fn convert(
     options: &ConvertOptions,
     progress: &mut dyn FnMut(ConvertProgress<'_>) -> ControlFlow<()>,
 ) -> Result<ConvertSummary, ConvertError> {
-    let source = Source::open(folder)?;
+    if let Some(ConvertType::Recipe(recipe)) =
+        options.ty.filter(|ty| matches!(ty, ConvertType::Recipe(r) if r.needs_importance()))
+    {
+        let line = format!(
+            "{recipe} needs an importance matrix: convert to F16, then quantise with 'ruvllm quantize --imatrix'"
+        );
+        return Err(ConvertError::usage(line));
+    }
+    let source = Source::open(folder, options)?;
     space::check_output(folder, output)?;
     let ty = options.ty.unwrap_or_else(|| natural(tensors::natural_type(&source.checkpoint)));
     let base = match ty {
@@ -171,9 +183,9 @@ pub fn convert(
     Ok(summary)
 }
 
-/// Files of a folder that [`convert`] reads where they are there, but for those with weights ([`weight_files`]): what a download needs.
-/// `config.json` must be there, and one of the tokenizers.
-pub const DESCRIPTION_FILES: [&str; 15] = [
+/// Files of a folder that [`convert`] reads where they are there, but for those with weights ([`weight_files`]): what a download needs. The
+/// first must be there, and one of the tokenizers. A `*` stands for any name.
+pub const DESCRIPTION_FILES: [&str; 16] = [
     "config.json",
     checkpoint::INDEX,
     "tokenizer.json",
@@ -184,12 +196,16 @@ pub const DESCRIPTION_FILES: [&str; 15] = [
     "merges.txt",
     "vocab.txt",
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
     "chat_template.json",
     "generation_config.json",
     "modules.json",
     "1_Pooling/config.json",
-    "README.md",
+    CARD,
 ];
+
+/// The card of a folder, among [`DESCRIPTION_FILES`].
+pub const CARD: &str = "README.md";
 
 /// Returns the names of the files with the weights of a folder whose descriptions are there.
 ///
@@ -235,8 +251,8 @@ struct Source {
 }
 
 impl Source {
-    fn open(path: &Path) -> Result<Source, ConvertError> {
-        let folder = Folder::open(path)?;
+    fn open(path: &Path, options: &ConvertOptions) -> Result<Source, ConvertError> {
+        let folder = Folder::open(path)?.named(options.folder_name.clone());
         let mut config = Config::read(&folder)?;
         let architecture = arch::find(config.architecture()).map_err(|error| error.at(path))?;
         config.assume(architecture.assumed);
@@ -264,7 +280,8 @@ impl Source {
         let mut metadata = Metadata::new();
         metadata.set("general.architecture", architecture.name);
         metadata.set("general.type", "model");
-        card::write(folder, counts(&tensors), options.name.as_deref(), &mut metadata)?;
+        let card = CardOptions { name: options.name.as_deref(), is_left_out: options.is_without_card };
+        card::write(folder, counts(&tensors), card, &mut metadata)?;
         own.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
         metadata.set("general.file_type", file_type(base, &tensors));
         metadata.set("general.quantization_version", QUANTIZATION_VERSION);

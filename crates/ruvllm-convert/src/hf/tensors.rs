@@ -375,7 +375,9 @@ pub(super) fn exact_type(checkpoint: &Checkpoint) -> GgmlType {
     use Dtype::{BF16, F16, F32, F64};
     let has =
         |dtype: Dtype| checkpoint.tensors().values().any(|stored| stored.dtype == dtype && stored.shape.len() >= 2);
-    match (has(F16), has(BF16), has(F32) || has(F64)) {
+    // Values of 8 bits times their scales have more digits than 16 bits hold.
+    let has_scales = checkpoint.tensors().values().any(|stored| stored.scale.is_some());
+    match (has(F16), has(BF16), has_scales || has(F32) || has(F64)) {
         (true, false, false) => GgmlType::F16,
         (false, _, false) => GgmlType::BF16,
         _ => GgmlType::F32,

@@ -112,6 +112,17 @@ fn values_of_8_bits_are_multiplied_with_their_scales() {
     let expected: Vec<f32> = codes.iter().map(|&code| e4m3(code) * scales[0]).collect();
     assert_eq!(values(&file, "blk.0.ffn_up.weight"), expected);
 
+    // Fewer bits are made of the products, not of what 16 bits hold of them. Rows of 8 are no blocks and become F16.
+    for tensor in folder.tensors.values_mut().filter(|tensor| tensor.dtype == Dtype::F32 && tensor.shape.len() > 1) {
+        tensor.bytes = tensor.bytes.as_chunks::<4>().0.iter().flat_map(|x| [x[2], x[3]]).collect();
+        tensor.dtype = Dtype::BF16;
+    }
+    folder.write();
+    let file = folder.converted("Q8_0");
+    let tensor = file.tensor("blk.0.ffn_up.weight").expect("a tensor");
+    let rounded: Vec<u8> = expected.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect();
+    assert_eq!((tensor.ty, &file.data(tensor)[..]), (GgmlType::F16, &rounded[..]));
+
     folder.config["quantization_config"] = json!({ "quant_method": "gptq" });
     folder.write();
     std::fs::remove_file(folder.output()).expect("it is there");

@@ -40,19 +40,30 @@ pub(super) fn xs(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockIQ4_XS]) 
         let max = scales.iter().fold(0.0f32, |max, &x| if x.abs() > max.abs() { x } else { max });
         let d = -max / 32.0;
         let inverse = if d != 0.0 { 1.0 / d } else { 0.0 };
-        let (mut low, mut high, mut qs) = ([0u8; 4], 0u16, [[0; 16]; AT_ONCE]);
-        for (k, (x, qs)) in parts.iter().zip(&mut qs).enumerate() {
-            let scale = nearest(inverse * scales[k]).clamp(-32, 31);
+        let scales = scales.map(|scale| nearest(inverse * scale).clamp(-32, 31));
+        let mut levels = [0; SUPER];
+        for ((x, levels), scale) in parts.iter().zip(levels.as_chunks_mut::<32>().0).zip(scales) {
             let d = d * scale as f32;
             let inverse = if d != 0.0 { 1.0 / d } else { 0.0 };
-            *qs = nibbles(&x.map(|x| index(inverse * x)));
-            let bits = (scale + 32) as u8;
-            low[k / 2] |= (bits & 15) << (4 * (k % 2));
-            high |= u16::from(bits >> 4) << (2 * k);
+            *levels = x.map(|x| index(inverse * x));
         }
-        let qs = std::array::from_fn(|j| qs[j / 16][j % 16]);
-        *block = BlockIQ4_XS { d: F16Le::from_f32(d), scales_h: high.to_le_bytes(), scales_l: low, qs };
+        *block = packed(&levels, &scales, F16Le::from_f32(d));
     }
+}
+
+/// Puts levels and scales of -32 to 31 into a super-block.
+pub(super) fn packed(levels: &[u8; SUPER], scales: &[i32; AT_ONCE], d: F16Le) -> BlockIQ4_XS {
+    let (mut scales_l, mut scales_h) = ([0u8; 4], 0u16);
+    for (k, scale) in scales.iter().enumerate() {
+        let bits = (scale + 32) as u8;
+        scales_l[k / 2] |= (bits & 15) << (4 * (k % 2));
+        scales_h |= u16::from(bits >> 4) << (2 * k);
+    }
+    let mut qs = [0; 128];
+    for (to, levels) in qs.as_chunks_mut::<16>().0.iter_mut().zip(levels.as_chunks::<32>().0) {
+        *to = nibbles(levels);
+    }
+    BlockIQ4_XS { d, scales_h: scales_h.to_le_bytes(), scales_l, qs }
 }
 
 /// Weights of values: by importance, or their squares.
@@ -64,7 +75,7 @@ fn weighed(x: &[f32; 32], weights: Option<&[f32; 32]>, sigma2: f32) -> [f32; 32]
 ///
 /// Value `i` is taken from half the way between it and the one before on; the halves are exact.
 #[inline(always)]
-fn value(x: f32) -> f32 {
+pub(super) fn value(x: f32) -> f32 {
     let mut value = f32::from(IQ4_VALUES[0]);
     for pair in IQ4_VALUES.windows(2) {
         let (a, b) = (f32::from(pair[0]), f32::from(pair[1]));
@@ -75,7 +86,7 @@ fn value(x: f32) -> f32 {
 
 /// Index of the value of the codebook that is nearest.
 #[inline(always)]
-fn index(x: f32) -> u8 {
+pub(super) fn index(x: f32) -> u8 {
     let is_below = |pair: &[i8]| x < (f32::from(pair[0]) + f32::from(pair[1])) / 2.0;
     15 - IQ4_VALUES.windows(2).map(|pair| u8::from(is_below(pair))).sum::<u8>()
 }

@@ -141,7 +141,7 @@ pub(super) fn nibbles(levels: &[u8; 32]) -> [u8; 16] {
 }
 
 /// Fifth bits of levels.
-fn fifth(levels: &[u8; 32]) -> [u8; 4] {
+pub(super) fn fifth(levels: &[u8; 32]) -> [u8; 4] {
     let bits = levels.iter().enumerate().fold(0u32, |bits, (j, &l)| bits | u32::from(l >> 4 & 1) << j);
     bits.to_le_bytes()
 }

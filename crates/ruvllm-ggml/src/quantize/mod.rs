@@ -18,8 +18,20 @@
 //! | `legacy.rs` | Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 |
 //! | `q2_k.rs` `q3_k.rs` `q45_k.rs` `q6_k.rs` | Q2_K Q3_K Q4_K Q5_K Q6_K |
 //! | `iq4.rs` | IQ4_NL IQ4_XS |
+//! | `closest.rs` `closest_super.rs` | scales with less error than the reference's |
+//! | `codebook.rs` | points of grids, and those near levels that are none |
+//! | `grid.rs` | the search for scales of points of a grid |
+//! | `iq2.rs` `iq3.rs` | IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S |
+//! | `iq1.rs` | IQ1_S IQ1_M |
 //! | `mxfp4.rs` | MXFP4 |
 
+mod closest;
+mod closest_super;
+mod codebook;
+mod grid;
+mod iq1;
+mod iq2;
+mod iq3;
 mod iq4;
 mod lanes;
 mod legacy;
@@ -40,8 +52,9 @@ use half::{bf16, f16};
 
 use crate::GgmlType;
 use crate::structs::{
-    BlockIQ4_NL, BlockIQ4_XS, BlockMXFP4, BlockQ2_K, BlockQ3_K, BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_0, BlockQ5_1,
-    BlockQ5_K, BlockQ6_K, BlockQ8_0, F16Le, cast,
+    BlockIQ1_M, BlockIQ1_S, BlockIQ2_S, BlockIQ2_XS, BlockIQ2_XXS, BlockIQ3_S, BlockIQ3_XXS, BlockIQ4_NL, BlockIQ4_XS,
+    BlockMXFP4, BlockQ2_K, BlockQ3_K, BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_0, BlockQ5_1, BlockQ5_K, BlockQ6_K,
+    BlockQ8_0, F16Le, cast,
 };
 
 /// Values of a super-block.
@@ -50,12 +63,17 @@ const SUPER: usize = 256;
 /// Scales below this count as zero (`GROUP_MAX_EPS`).
 const EPSILON: f32 = 1e-15;
 
-/// Returns whether rows can be quantised to this type: F32, F16, BF16, the legacy types but Q8_1, Q2_K to Q6_K, IQ4_NL,
-/// IQ4_XS and MXFP4.
+/// Returns whether rows can be quantised to this type: F32, F16, BF16, the legacy types but Q8_1, Q2_K to Q6_K, the IQ types and
+/// MXFP4.
 pub fn can_quantize(ty: GgmlType) -> bool {
     use GgmlType::*;
     matches!(ty, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
-        || matches!(ty, IQ4_NL | IQ4_XS | MXFP4)
+        || matches!(ty, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_NL | IQ4_XS | MXFP4)
+}
+
+/// Returns whether rows are quantised to this type only with the importance of their columns: IQ1_S, IQ2_XXS and IQ2_XS.
+pub fn needs_importance(ty: GgmlType) -> bool {
+    matches!(ty, GgmlType::IQ1_S | GgmlType::IQ2_XXS | GgmlType::IQ2_XS)
 }
 
 /// Quantises a row. Shapes: `row`: `[n]`, whole blocks; `weights`: `[n]`, the importance of each column, not negative; `out`:
@@ -72,10 +90,11 @@ pub fn can_quantize(ty: GgmlType) -> bool {
 /// ```
 ///
 /// # Panics
-/// If the type is none of [`can_quantize`], or a length is another.
+/// If the type is none of [`can_quantize`], a length is another, or there are no weights and the type [needs](needs_importance) some.
 pub fn quantize_row(ty: GgmlType, row: &[f32], weights: Option<&[f32]>, out: &mut [u8]) {
     assert!(ty.row_bytes(row.len()) == Some(out.len()), "quantize {ty}: {} values into {} bytes", row.len(), out.len());
     assert!(weights.is_none_or(|w| w.len() == row.len()), "quantize {ty}: weights differ from the row in length");
+    assert!(weights.is_some() || !needs_importance(ty), "quantize {ty}: the importance of its columns is missing");
     match ty {
         GgmlType::F32 => out.as_chunks_mut().0.iter_mut().zip(row).for_each(|(to, x)| *to = x.to_le_bytes()),
         GgmlType::F16 => f16s(row, out),
@@ -92,10 +111,41 @@ pub fn quantize_row(ty: GgmlType, row: &[f32], weights: Option<&[f32]>, out: &mu
         GgmlType::Q4_K => q45_k::q4_k(row, weights, cast_slice_mut(out)),
         GgmlType::Q5_K => q45_k::q5_k(row, weights, cast_slice_mut(out)),
         GgmlType::Q6_K => q6_k::row(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ1_S => iq1::s(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ1_M => iq1::m(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ2_XXS => iq2::xxs(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ2_XS => iq2::xs(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ2_S => iq2::s(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ3_XXS => iq3::xxs(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ3_S => iq3::s(row, weights, cast_slice_mut(out)),
         GgmlType::IQ4_NL => iq4::nl(row, weights, cast_slice_mut(out)),
         GgmlType::IQ4_XS => iq4::xs(row, weights, cast_slice_mut(out)),
         GgmlType::MXFP4 => mxfp4::row(row, cast_slice_mut(out)),
         other => panic!("no rows are quantised to {other}"),
+    }
+}
+
+/// Quantises a row as [`quantize_row`], and then searches for scales with less weighted squared error: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL,
+/// Q3_K to Q6_K and IQ4_XS. They are not the reference's blocks, and never worse by that measure. Without weights every
+/// column counts the same. Other types are those of [`quantize_row`].
+///
+/// # Panics
+/// As [`quantize_row`].
+pub fn quantize_row_closest(ty: GgmlType, row: &[f32], weights: Option<&[f32]>, out: &mut [u8]) {
+    quantize_row(ty, row, weights, out);
+    match ty {
+        GgmlType::Q4_0 => closest::q4_0(row, weights, cast_slice_mut(out)),
+        GgmlType::Q4_1 => closest::q4_1(row, weights, cast_slice_mut(out)),
+        GgmlType::Q5_0 => closest::q5_0(row, weights, cast_slice_mut(out)),
+        GgmlType::Q5_1 => closest::q5_1(row, weights, cast_slice_mut(out)),
+        GgmlType::Q8_0 => closest::q8_0(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ4_NL => closest::iq4_nl(row, weights, cast_slice_mut(out)),
+        GgmlType::Q3_K => closest_super::q3_k(row, weights, cast_slice_mut(out)),
+        GgmlType::Q4_K => closest_super::q4_k(row, weights, cast_slice_mut(out)),
+        GgmlType::Q5_K => closest_super::q5_k(row, weights, cast_slice_mut(out)),
+        GgmlType::Q6_K => closest_super::q6_k(row, weights, cast_slice_mut(out)),
+        GgmlType::IQ4_XS => closest_super::iq4_xs(row, weights, cast_slice_mut(out)),
+        _ => {}
     }
 }
 
@@ -133,6 +183,13 @@ pub fn is_finite(ty: GgmlType, bytes: &[u8]) -> bool {
         GgmlType::Q4_K => scales!(BlockQ4_K, d dmin),
         GgmlType::Q5_K => scales!(BlockQ5_K, d dmin),
         GgmlType::Q6_K => scales!(BlockQ6_K, d),
+        GgmlType::IQ1_S => scales!(BlockIQ1_S, d),
+        GgmlType::IQ1_M => cast::<BlockIQ1_M>(bytes).iter().all(|block| is_half(block.d())),
+        GgmlType::IQ2_XXS => scales!(BlockIQ2_XXS, d),
+        GgmlType::IQ2_XS => scales!(BlockIQ2_XS, d),
+        GgmlType::IQ2_S => scales!(BlockIQ2_S, d),
+        GgmlType::IQ3_XXS => scales!(BlockIQ3_XXS, d),
+        GgmlType::IQ3_S => scales!(BlockIQ3_S, d),
         GgmlType::IQ4_NL => scales!(BlockIQ4_NL, d),
         GgmlType::IQ4_XS => scales!(BlockIQ4_XS, d),
         GgmlType::MXFP4 => cast::<BlockMXFP4>(bytes).iter().all(|block| block.e != 0xff),

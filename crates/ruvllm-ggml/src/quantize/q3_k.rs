@@ -23,12 +23,18 @@ pub(super) fn row(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockQ3_K]) {
                 *levels = x.map(|x| (nearest(x / d).clamp(-4, 3) + 4) as u8);
             }
         }
-        for (k, levels) in levels.as_chunks::<32>().0.iter().enumerate() {
-            new.hmask.iter_mut().zip(levels).for_each(|(bits, l)| *bits |= (l >> 2 & 1) << k);
-        }
-        new.qs = pairs_of_bits(&levels.map(|l| l & 3));
+        put_levels(&levels, &mut new);
         *block = new;
     }
+}
+
+/// Puts levels of 3 bits into a block.
+pub(super) fn put_levels(levels: &[u8; SUPER], block: &mut BlockQ3_K) {
+    block.hmask = [0; 32];
+    for (k, levels) in levels.as_chunks::<32>().0.iter().enumerate() {
+        block.hmask.iter_mut().zip(levels).for_each(|(bits, l)| *bits |= (l >> 2 & 1) << k);
+    }
+    block.qs = pairs_of_bits(&levels.map(|l| l & 3));
 }
 
 /// Scales of 0 to 63 and the scale of the scales.
@@ -55,7 +61,7 @@ fn weighted(x: &[f32; SUPER], weights: &[f32; SUPER], levels: &mut [u8; SUPER]) 
 }
 
 /// Packs scales of 6 bits: see [`BlockQ3_K::scales`].
-fn pack(scales: &[u8; PARTS]) -> [u8; 12] {
+pub(super) fn pack(scales: &[u8; PARTS]) -> [u8; 12] {
     let mut packed = [0; 12];
     for (j, scale) in scales.iter().enumerate() {
         packed[j % 8] |= (scale & 15) << (4 * (j / 8));

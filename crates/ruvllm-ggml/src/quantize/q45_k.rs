@@ -28,11 +28,7 @@ pub(super) fn q5_k(row: &[f32], weights: Option<&[f32]>, out: &mut [BlockQ5_K]) 
     let plain = OffsetSearch { n: 31.0, first: -0.5, step: 0.1, n_steps: 15, is_absolute: false };
     for (i, (x, block)) in row.as_chunks::<SUPER>().0.iter().zip(out).enumerate() {
         let Parts { d, dmin, scales, levels } = quantize(x, part(weights, i), plain);
-        let mut qh = [0; 32];
-        for (k, levels) in levels.as_chunks::<32>().0.iter().enumerate() {
-            qh.iter_mut().zip(levels).for_each(|(bits, l)| *bits |= (l >> 4 & 1) << k);
-        }
-        *block = BlockQ5_K { d, dmin, scales, qh, qs: nibbles(&levels) };
+        *block = BlockQ5_K { d, dmin, scales, qh: fifth(&levels), qs: nibbles(&levels) };
     }
 }
 
@@ -77,8 +73,17 @@ fn of_largest(x: &[f32; PARTS], levels: &mut [u8; PARTS]) -> f32 {
     max / 63.0
 }
 
+/// Fifth bits of levels.
+pub(super) fn fifth(levels: &[u8; SUPER]) -> [u8; 32] {
+    let mut qh = [0; 32];
+    for (k, levels) in levels.as_chunks::<32>().0.iter().enumerate() {
+        qh.iter_mut().zip(levels).for_each(|(bits, l)| *bits |= (l >> 4 & 1) << k);
+    }
+    qh
+}
+
 /// Packs scales and minimums of 6 bits: see [`scale_min_k4`].
-fn pack(scales: &[u8; PARTS], minimums: &[u8; PARTS]) -> [u8; 12] {
+pub(super) fn pack(scales: &[u8; PARTS], minimums: &[u8; PARTS]) -> [u8; 12] {
     let mut packed = [0; 12];
     for j in 0..4 {
         packed[j] = scales[j] | scales[j + 4] >> 4 << 6;
@@ -89,7 +94,7 @@ fn pack(scales: &[u8; PARTS], minimums: &[u8; PARTS]) -> [u8; 12] {
 }
 
 /// Low nibbles of levels, two parts in 32 bytes.
-fn nibbles(levels: &[u8; SUPER]) -> [u8; 128] {
+pub(super) fn nibbles(levels: &[u8; SUPER]) -> [u8; 128] {
     std::array::from_fn(|i| {
         let at = i / 32 * 64 + i % 32;
         levels[at] & 15 | levels[at + 32] << 4

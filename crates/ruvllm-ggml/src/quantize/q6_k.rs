@@ -34,6 +34,11 @@ fn quantize(x: &[f32; SUPER], weights: Option<&[f32; SUPER]>) -> BlockQ6_K {
             *levels = x.map(|x| (nearest(x / d).clamp(-32, 31) + 32) as u8);
         }
     }
+    packed(&levels, scales, d)
+}
+
+/// Puts levels of 6 bits into a block.
+pub(super) fn packed(levels: &[u8; SUPER], scales: [i8; PARTS], d: F16Le) -> BlockQ6_K {
     let (mut ql, mut qh) = ([0; 128], [0; 64]);
     for (i, (ql, qh)) in ql.as_chunks_mut::<64>().0.iter_mut().zip(qh.as_chunks_mut::<32>().0).enumerate() {
         let l = |k: usize, j: usize| levels[128 * i + 32 * k + j];

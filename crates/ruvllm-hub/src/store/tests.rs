@@ -23,6 +23,7 @@ fn prepared(dir: &Path, bytes: &[u8]) -> Pullable {
             parts: vec![Part { package: "m".to_owned(), version: "1".to_owned(), member: "m/x.gguf".to_owned() }],
         }],
         expected: Expected::default(),
+        ty: None,
     };
     let work = dir.join(".pull").join(pullable.stem());
     fs::create_dir_all(&work).expect("a temporary folder is writable");
@@ -68,6 +69,25 @@ fn a_file_put_there_by_hand_is_adopted_only_if_it_is_the_one() {
     fs::remove_file(path.with_extension("json")).expect("the record");
     assert!(store.pull(&pullable).expect("it is there").1);
     assert!(path.with_extension("json").exists());
+}
+
+#[test]
+fn files_that_earlier_versions_made_stay_in_use() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let store = store(dir.path());
+    let mut pullable = prepared(dir.path(), b"GGUF1234");
+    let path = dir.path().join(format!("{}.gguf", pullable.stem()));
+    fs::write(&path, b"GGUF of old").expect("the models folder is there");
+    pullable.expected.sha256 = Some(crate::digest::sha256(b"GGUF1234"));
+    pullable.expected.earlier = vec![crate::digest::sha256(b"GGUF of old")];
+    // By hand, and then by its record.
+    for _ in 0..2 {
+        assert!(store.pull(&pullable).expect("it is there").1);
+    }
+    pullable.expected.earlier.clear();
+    prepared(dir.path(), b"GGUF1234");
+    assert!(!store.pull(&pullable).expect("the wheel is there").1);
+    assert_eq!(fs::read(&path).expect("the model"), b"GGUF1234");
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub(crate) mod llamacpp;
 pub(crate) mod native;
 pub(crate) mod ollama;
 pub(crate) mod openai;
+pub(crate) mod replay;
 pub(crate) mod routing;
 pub(crate) mod sessions;
 pub(crate) mod witness;

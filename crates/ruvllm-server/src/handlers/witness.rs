@@ -8,13 +8,14 @@ use ruvllm_api::fields::{Field, Kind, optional, required};
 use ruvllm_api::record::{policy_json, record_json};
 use ruvllm_sona::SonaErrorKind;
 use ruvllm_sona::policy::{Policy, PolicyStore as _};
-use ruvllm_sona::witness::{Anchor, Event, Query, Recorded, search, verify};
+use ruvllm_sona::witness::{Anchor, Event, Query, Recorded, Served, search, verify};
 use ruvllm_witness::{fault_name, number_of};
 use serde_json::{Value, json};
 
 use crate::call::response::json_response;
 use crate::call::{Endpoint, Handler, HandlerFuture, ServerCall};
 use crate::state::gate::offload;
+use crate::state::keys::Tenant;
 use crate::state::witness::{Witness, tenant_name};
 
 const MS_MAX: i64 = 1 << 53;
@@ -96,7 +97,11 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
 ];
 
-fn witness(call: &ServerCall) -> Result<Arc<Witness>, ApiError> {
+/// Returns the server's log.
+///
+/// # Errors
+/// 404: it keeps none.
+pub(super) fn witness(call: &ServerCall) -> Result<Arc<Witness>, ApiError> {
     call.server.witness.clone().ok_or_else(|| {
         let line = "this server keeps no witness log; start it with --witness DIR";
         ApiError::new(StatusCode::NOT_FOUND, line).code("no_witness")
@@ -181,7 +186,29 @@ fn find(call: ServerCall) -> HandlerFuture {
     })
 }
 
-fn number(id: &str) -> Result<u64, ApiError> {
+/// Returns the record of a tenant's answer.
+///
+/// # Errors
+/// 404: there is none; the log cannot be read.
+pub(super) fn one_record(witness: &Witness, tenant: &Tenant, request: u64) -> Result<Box<Served>, ApiError> {
+    witness.log.flush().map_err(sona)?;
+    let query = Query { request: Some(request), ..Query::default() };
+    let found = search(witness.store.as_ref(), tenant_name(tenant), &query).map_err(sona)?;
+    let served = found.into_iter().find_map(|record| match record.event {
+        Event::Served(served) => Some(served),
+        _ => None,
+    });
+    served.ok_or_else(|| {
+        let line = format!("there is no answer to the request {request:016x} on record");
+        ApiError { param: Some("request".to_owned()), ..ApiError::new(StatusCode::NOT_FOUND, line) }
+    })
+}
+
+/// Reads the number of a request.
+///
+/// # Errors
+/// 400: it is none.
+pub(super) fn number(id: &str) -> Result<u64, ApiError> {
     number_of(id).ok_or_else(|| {
         let line = format!("'{id}' is no request; send its x-request-id or the id of its answer");
         ApiError::bad("request", line)

@@ -18,7 +18,7 @@ use tower_http::normalize_path::NormalizePath;
 use crate::call::response::respond;
 use crate::call::{Endpoint, routing};
 use crate::handlers::{
-    adapters, anthropic, grpc, learning, llamacpp, native, ollama, openai, routing as route, sessions, witness,
+    adapters, anthropic, grpc, learning, llamacpp, native, ollama, openai, replay, routing as route, sessions, witness,
 };
 use crate::page;
 use crate::state::server::Server;
@@ -41,7 +41,7 @@ pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     let of_others = openai::ENDPOINTS.iter().chain(openai::stored::ENDPOINTS).chain(anthropic::ENDPOINTS);
     let of_others = of_others.chain(ollama::ENDPOINTS);
     let own = native::ENDPOINTS.iter().chain(capabilities::ENDPOINTS).chain(llamacpp::ENDPOINTS);
-    let own = own.chain(adapters::ENDPOINTS).chain(witness::ENDPOINTS).chain(route::ENDPOINTS);
+    let own = own.chain(adapters::ENDPOINTS).chain(witness::ENDPOINTS).chain(replay::ENDPOINTS).chain(route::ENDPOINTS);
     let own = own.chain(sessions::ENDPOINTS).chain(learning::ENDPOINTS).chain(learning::patterns::ENDPOINTS);
     of_others.chain(own)
 }

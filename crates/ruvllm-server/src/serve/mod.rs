@@ -1,6 +1,7 @@
 //! Connections: accepting them, their limits of time, and the way to a stop.
 
 mod connections;
+mod embedded;
 mod tls;
 use std::future::Future;
 use std::io;
@@ -26,6 +27,8 @@ use crate::serve::tls::Tls;
 use crate::state::models::ModelSource;
 use crate::state::options::{ServerError, ServerOptions};
 use crate::state::server::{Server, check_access};
+
+pub use embedded::{AnswerBody, Embedded};
 
 /// How often it is looked what has changed: keys, certificates, models that nobody uses.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -128,7 +131,7 @@ async fn serve(
     let places_max = server.n_connections_max;
     let (places, connections) = (Arc::new(Semaphore::new(places_max)), Arc::new(Connections::default()));
     let spare = Arc::new(Semaphore::new(SPARE_MAX));
-    let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), tls.clone()));
+    let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), tls.clone(), Hangup::listen()));
     let of_preparing = Arc::clone(&server);
     let mut preparing = tokio::task::spawn_blocking(move || of_preparing.models.prepare());
     let (mut is_prepared, mut result) = (false, Ok(()));
@@ -233,6 +236,14 @@ impl Hangup {
         Hangup {}
     }
 
+    /// Returns one that never comes: the signal belongs to the program.
+    fn never() -> Hangup {
+        Hangup {
+            #[cfg(unix)]
+            signal: None,
+        }
+    }
+
     /// Waits for the next one.
     async fn come(&mut self) {
         #[cfg(unix)]
@@ -246,8 +257,8 @@ impl Hangup {
 }
 
 /// Looks after keys, certificate, models and metrics; ends when there is nothing left to serve with.
-async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
-    let (mut interval, mut hangup) = (tokio::time::interval(LOOK_INTERVAL), Hangup::listen());
+async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>, mut hangup: Hangup) {
+    let mut interval = tokio::time::interval(LOOK_INTERVAL);
     for n in 1_u64.. {
         let is_asked = tokio::select! {
             _ = interval.tick() => false,

@@ -1,11 +1,13 @@
 //! The official clients, unmodified, and the page in a browser: what their users do is done by scripts that run in the
 //! Python of `cargo xtask python` and with the packages of `cargo xtask node`.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ruvllm_engine::LoadOptions;
-use ruvllm_server::{KeyOptions, ServerOptions};
+use ruvllm_learning::LearningOptions;
+use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions};
 use ruvllm_testkit::real_model;
 
 use crate::client::{Bench, load_options, options};
@@ -30,8 +32,23 @@ fn python(script: &Path) -> Command {
 
 /// Returns a call of a script for Node. It is copied to the packages, as Node looks for them where the script lies.
 fn node(script: &Path) -> Command {
-    let copy = prepared("node").join(script.file_name().expect("a file"));
-    std::fs::copy(script, &copy).expect("the folder beside the build is writable");
+    copied(script, &prepared("node").join(script.file_name().expect("a file")))
+}
+
+/// Returns a call of a script for Node that is several files in a folder of their own; all are copied.
+fn node_folder(script: &Path) -> Command {
+    let (from, name) = (script.parent().expect("a folder"), script.file_name().expect("a file"));
+    let to = prepared("node").join(from.file_name().expect("a folder has a name"));
+    std::fs::create_dir_all(&to).expect("the folder beside the build is writable");
+    for entry in from.read_dir().expect("it is there") {
+        let path = entry.expect("it is readable").path();
+        copied(&path, &to.join(path.file_name().expect("a file")));
+    }
+    copied(script, &to.join(name))
+}
+
+fn copied(script: &Path, copy: &Path) -> Command {
+    std::fs::copy(script, copy).expect("the folder beside the build is writable");
     let mut command = Command::new("node");
     command.arg(copy);
     command
@@ -49,7 +66,7 @@ fn served(name: &str, keys: &[&str]) -> Bench {
 }
 
 /// Runs a script against a server.
-fn check(program: fn(&Path) -> Command, script: &str, bench: &Bench, more: &[&Path]) {
+fn check(program: fn(&Path) -> Command, script: &str, bench: &Bench, more: &[&OsStr]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     let mut command = program(&path);
     // What a client writes where it runs is no part of the repository.
@@ -93,12 +110,21 @@ fn prometheus_reads_the_metrics() {
     check(python, "prometheus.py", &smollm2(&KEYS), &[]);
 }
 
-/// Issue "Serving", 9. The screenshots lie in `target/page`.
+/// The page against a server that learns and keeps a log, and one behind keys that does neither. The screenshots lie in
+/// `target/page`.
 #[test]
 fn the_page_in_a_browser() {
     let folder = prepared("node").with_file_name("page");
     std::fs::create_dir_all(&folder).expect("the folder beside the build is writable");
-    check(node, "page.mjs", &smollm2(&[]), &[&folder]);
+    let kept = tempfile::tempdir().expect("a folder");
+    let learning = LearningOptions { folder: Some(kept.path().join("learned")), ..LearningOptions::default() };
+    let witness = WitnessOptions { folder: kept.path().join("log"), keeps_tokens: true, ..WitnessOptions::default() };
+    let load = LoadOptions { n_ctx: Some(2048), n_seq_max: 8, ..load_options() };
+    let kept = ServerOptions { learning: Some(learning), witness: Some(witness), ..options() };
+    let teaching = Bench::named("smollm2:135m", &real_model("smollm2:135m"), &load, kept);
+    let keyed = smollm2(&KEYS);
+    let address = format!("http://{}", keyed.address);
+    check(node_folder, "page/run.mjs", &teaching, &[OsStr::new(&address), folder.as_os_str()]);
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn a_verbose_server_tells_the_prompt_as_it_was_read() {
 fn places_and_page_may_be_left_out() {
     let bench = Bench::tiny(ServerOptions { has_slots: false, has_page: false, ..options() });
     assert!(bench.get("/slots").refusal().starts_with("501 "));
-    assert_eq!((bench.get("/").status, bench.get("/page.js").status, bench.get("/health").status), (404, 404, 200));
+    assert_eq!((bench.get("/").status, bench.get("/page/app.js").status, bench.get("/health").status), (404, 404, 200));
 }
 
 #[test]

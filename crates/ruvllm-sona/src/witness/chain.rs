@@ -111,7 +111,7 @@ impl Entry {
             Event::Served(served) => {
                 4 * (served.prompt.n_kept() + served.completion.n_kept()) + served.settings.len() + 512
             }
-            Event::Learning { what } => what.len(),
+            Event::Learning { what } | Event::Pack { what } => what.len(),
             Event::Erased { seqs } => 8 * seqs.len(),
             Event::Feedback { .. } | Event::Lost { .. } => 0,
         };

@@ -108,6 +108,11 @@ pub enum Event {
         /// What, in one line.
         what: String,
     },
+    /// A kernel pack was taken, refused or removed.
+    Pack {
+        /// What, in one line.
+        what: String,
+    },
     /// Records that found the queue full: so many never came to be written.
     Lost {
         /// How many.
@@ -135,6 +140,9 @@ impl Event {
             }
             Event::Learning { what } => {
                 to.u8(2).text(what);
+            }
+            Event::Pack { what } => {
+                to.u8(5).text(what);
             }
             Event::Lost { n } => {
                 to.u8(3).u64(*n);
@@ -165,6 +173,7 @@ impl Event {
                 let n = from.count(8)?;
                 Event::Erased { seqs: (0..n).map(|_| from.u64()).collect::<Result<_, _>>()? }
             }
+            5 => Event::Pack { what: from.text()? },
             kind => return Err(from.invalid(format_args!("there is no kind {kind}"))),
         };
         from.end()?;

@@ -7,7 +7,7 @@ use ruvllm_kvcache::{KvLayout, LayerKv};
 use ruvllm_model::{ExpansionSpec, LatentAttentionSpec, MixerSpec, ModelSpec};
 use serde_json::{Value, json};
 
-use crate::commands::detect::costs::{QUALITY, QUALITY_PAGE, READ_SHARE, READ_SHARE_PAGE};
+use crate::commands::detect::costs::{COSTS, Cost, KL_PAGE, PERPLEXITY_PAGE, READ_SHARE, READ_SHARE_PAGE};
 use crate::tools::app::App;
 use crate::tools::describe::quantization;
 use crate::tools::error::{Error, Result};
@@ -35,8 +35,8 @@ struct Choice {
     n_ctx_max: Option<usize>,
     /// Tokens a second, about.
     tps: f64,
-    /// Change of perplexity in per cent, where it was measured.
-    quality: Option<f64>,
+    /// What it costs in quality, where that is known.
+    cost: Option<Cost>,
     /// Whether the file has fewer bits than this, so that another source is needed.
     needs_source: bool,
 }
@@ -75,20 +75,19 @@ impl Weighed {
         let own_bytes: u64 = own.iter().map(|(_, n)| n).sum();
         let is_small = file.tensors().any(|t| !matches!(t.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16));
         let file_type = quantization(file);
-        let own_quality =
-            QUALITY.iter().find(|(recipe, _)| recipe.name() == file_type).and_then(|(_, quality)| *quality);
-        let mut choices = vec![self.choice(format!("this file ({file_type})"), &own, own_quality, false)];
-        for (recipe, quality) in QUALITY.iter().filter(|(recipe, _)| recipe.name() != file_type) {
-            let sizes = quantized_sizes(file, *recipe)?;
+        let own_cost = COSTS.iter().find(|cost| cost.recipe.name() == file_type).copied();
+        let mut choices = vec![self.choice(format!("this file ({file_type})"), &own, own_cost, false)];
+        for cost in COSTS.iter().filter(|cost| cost.recipe.name() != file_type) {
+            let sizes = quantized_sizes(file, cost.recipe)?;
             let needs_source = is_small && sizes.iter().map(|(_, n)| n).sum::<u64>() > own_bytes;
-            choices.push(self.choice(recipe.name().to_owned(), &sizes, *quality, needs_source));
+            choices.push(self.choice(cost.recipe.name().to_owned(), &sizes, Some(*cost), needs_source));
         }
         choices.sort_by_key(|choice| std::cmp::Reverse(choice.weight_bytes));
         self.choices = choices;
         Ok(())
     }
 
-    fn choice(&self, name: String, sizes: &[(String, u64)], quality: Option<f64>, needs_source: bool) -> Choice {
+    fn choice(&self, name: String, sizes: &[(String, u64)], cost: Option<Cost>, needs_source: bool) -> Choice {
         let weight_bytes: u64 = sizes.iter().map(|(_, n)| n).sum();
         let read_bytes = sizes.iter().map(|(name, n)| self.read_per_token(name, *n)).sum::<f64>().max(1.0);
         let n_ctx_max = self.usable.map(|usable| self.context_within(usable, weight_bytes));
@@ -97,7 +96,7 @@ impl Weighed {
             weight_bytes,
             n_ctx_max,
             tps: READ_SHARE * self.read_gbps * 1e9 / read_bytes,
-            quality,
+            cost,
             needs_source,
         }
     }
@@ -148,7 +147,9 @@ impl Weighed {
                 "context_max": choice.n_ctx_max,
                 "fits": choice.n_ctx_max.map(|n| n >= *n_ctx),
                 "decode_tps": choice.tps,
-                "perplexity_percent": choice.quality,
+                "perplexity_percent": choice.cost.and_then(|cost| cost.perplexity_percent),
+                "mean_kl": choice.cost.and_then(|cost| cost.mean_kl),
+                "budget_mean_kl": choice.cost.and_then(|cost| cost.budget_kl),
                 "needs_source": choice.needs_source,
             })
         });
@@ -164,7 +165,7 @@ impl Weighed {
             "read_gbps": read_gbps,
             "types": choices.collect::<Vec<Value>>(),
             "best": self.best().map(|choice| &choice.name),
-            "sources": { "perplexity_percent": QUALITY_PAGE, "decode_tps": READ_SHARE_PAGE },
+            "sources": { "perplexity_percent": PERPLEXITY_PAGE, "mean_kl": KL_PAGE, "decode_tps": READ_SHARE_PAGE },
         }))
     }
 
@@ -185,10 +186,13 @@ impl Weighed {
             ("memory", format!("{usable} free; reads {:.0} GB/s", self.read_gbps)),
         ];
         let mut text = table(&facts.map(|(key, value)| vec![key.to_owned(), value]), &[]);
-        let mut rows =
-            vec![["TYPE", "WEIGHTS", "LONGEST CONTEXT", "TOKENS/S", "PERPLEXITY", ""].map(str::to_owned).to_vec()];
+        let mut rows = vec![
+            ["TYPE", "WEIGHTS", "LONGEST CONTEXT", "TOKENS/S", "PERPLEXITY", "MEAN KL", "BY BUDGET", ""]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
         rows.extend(self.choices.iter().map(row));
-        text += &format!("\n{}", table(&rows, &[1, 2, 3, 4]));
+        text += &format!("\n{}", table(&rows, &[1, 2, 3, 4, 5, 6]));
         text += &match self.best() {
             Some(best) => format!("\nbest for {n_ctx} tokens here: {}\n", best.name),
             None if self.usable.is_none() => {
@@ -202,7 +206,11 @@ impl Weighed {
             "\nTokens a second: {READ_SHARE} of the read bandwidth ({READ_SHARE_PAGE}), for one answer and a short context.\n"
         );
         text += &format!(
-            "Perplexity: change measured on Qwen2.5-Coder 0.5B ({QUALITY_PAGE}); another model loses more or less.\n"
+            "Perplexity: change measured on Qwen2.5-Coder 0.5B ({PERPLEXITY_PAGE}); another model loses more or less.\n"
+        );
+        text += &format!(
+            "Mean KL: divergence in nats measured on SmolLM2 135M with an importance matrix, of the recipe and of a file of its size by \
+             'ruvllm quantize --budget' ({KL_PAGE}). '-' was not measured.\n"
         );
         print(&text)
     }
@@ -214,14 +222,18 @@ fn row(choice: &Choice) -> Vec<String> {
         Some(0) => "does not fit".to_owned(),
         Some(n) => n.to_string(),
     };
-    let quality = choice.quality.map_or_else(|| "not measured".to_owned(), |percent| format!("{percent:+.2} %"));
+    let told = |figure: Option<f64>, text: fn(f64) -> String| figure.map_or_else(|| "-".to_owned(), text);
+    let perplexity = told(choice.cost.and_then(|cost| cost.perplexity_percent), |percent| format!("{percent:+.2} %"));
+    let kl = |figure: Option<f64>| told(figure, |nats| format!("{nats:.4}"));
     let note = if choice.needs_source { "from a source with more bits" } else { "" };
     vec![
         choice.name.clone(),
         bytes(choice.weight_bytes),
         context,
         format!("{:.0}", choice.tps),
-        quality,
+        perplexity,
+        kl(choice.cost.and_then(|cost| cost.mean_kl)),
+        kl(choice.cost.and_then(|cost| cost.budget_kl)),
         note.to_owned(),
     ]
 }

@@ -1,6 +1,7 @@
 //! `ruvllm serve`: models behind the APIs of OpenAI and Anthropic.
 
 mod adapter;
+pub mod embedded;
 mod llama_server;
 mod options;
 mod remote;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use ruvllm_engine::{KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
-use ruvllm_server::{AdapterOptions, DraftTextsOptions, ModelSource, ServerOptions};
+use ruvllm_server::{AdapterOptions, DraftTextsOptions, ModelSource};
 
 use crate::tools::app::App;
 use crate::tools::args::cache::CacheSizeArgs;
@@ -265,7 +266,8 @@ impl ServeArgs {
             Chosen::Local(_) => self.check(app)?,
             Chosen::Remote(_) => self.check_remote()?,
         }
-        self.check_places(app, &options)?;
+        self.check_places(app)?;
+        ruvllm_server::check(&options).map_err(Error::failure)?;
         let _log = log::start(
             if self.json { LogFormat::Json } else { self.log_format },
             self.log_level.clone(),
@@ -338,8 +340,8 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Checks the places where what is learned and the record are kept, and what the server's options name.
-    fn check_places(&self, app: &App, options: &ServerOptions) -> Result<()> {
+    /// Checks the places where what is learned and the record are kept.
+    fn check_places(&self, app: &App) -> Result<()> {
         if self.learn {
             check::key(self.learn_key.as_deref())?;
             check::writable_folder(&app.settings.learned_dir())?;
@@ -349,7 +351,7 @@ impl ServeArgs {
             check::writable_folder(folder)?;
             self.witness_anchor.as_deref().map_or(Ok(()), |anchor| check::writable(anchor, &[]))?;
         }
-        ruvllm_server::check(options).map_err(Error::failure)
+        Ok(())
     }
 
     /// Returns what the models are called.

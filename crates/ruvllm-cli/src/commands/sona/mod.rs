@@ -398,7 +398,7 @@ impl ImportArgs {
 }
 
 /// Reads the secret key of this node, or makes it: readable by its owner only.
-fn signing_key(path: &Path) -> Result<SigningKey> {
+pub fn signing_key(path: &Path) -> Result<SigningKey> {
     match fs::read(path) {
         Ok(bytes) => {
             let seed = <[u8; 32]>::try_from(&bytes[..]);

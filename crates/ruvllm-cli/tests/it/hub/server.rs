@@ -55,6 +55,8 @@ pub struct State {
     pub token: Option<String>,
     /// Bytes of the storage are others than the hub says.
     pub is_damaged: bool,
+    /// Files are not listed.
+    pub is_mute: bool,
     /// The last commit's message.
     pub message: String,
     n_commits: usize,
@@ -265,6 +267,7 @@ impl Connection {
             ("GET", [owner, repo, "resolve", _, file @ ..]) => {
                 self.resolve(asked, &format!("{owner}/{repo}"), &file.join("/"))
             }
+            ("GET", ["api", "models", owner, repo, "revision", _]) => self.list(&format!("{owner}/{repo}")),
             ("POST", ["api", "repos", "create"]) => self.create(asked),
             ("POST", ["api", "models", _, _, "preupload", _]) => preupload(asked),
             ("POST", [_, repo, "info", "lfs", "objects", "batch"]) if repo.ends_with(".git") => self.batch(asked),
@@ -288,6 +291,15 @@ impl Connection {
         let headers =
             format!("Location: {to}\r\nX-Repo-Commit: {commit}\r\nX-Linked-Etag: \"{oid}\"\r\nX-Linked-Size: {n}\r\n");
         text("302 Found", &headers, "")
+    }
+
+    fn list(&self, repo: &str) -> Answer {
+        let state = self.state();
+        let Some(files) = state.repos.get(repo).filter(|_| !state.is_mute) else {
+            return text("404 Not Found", "", "");
+        };
+        let siblings = files.keys().map(|path| json!({ "rfilename": path })).collect::<Vec<_>>();
+        ok(&json!({ "sha": state.commit(), "siblings": siblings }))
     }
 
     fn create(&self, asked: &Asked) -> Answer {

@@ -1,5 +1,6 @@
 //! `/v1/feedback`, `/v1/learning` and `/v1/memory`.
 
+mod facts;
 pub(crate) mod patterns;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use ruvllm_api::learning::{
 use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{EngineError, ErrorKind, Readout};
 use ruvllm_learning as learning;
-use ruvllm_learning::Correctness;
+use ruvllm_learning::{Correctness, Task};
 use ruvllm_sona::witness::Event;
 use ruvllm_witness::number_of;
 use serde_json::{Value, json};
@@ -97,6 +98,15 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         ..POST
     },
     Endpoint {
+        method: Method::GET,
+        path: "/v1/memory",
+        summary: "Lists what the first model was told by this key: answers that are right, and answers that are wrong",
+        fields: &[],
+        answers: &["object", "data"],
+        run: Handler::Model(facts::list),
+        ..POST
+    },
+    Endpoint {
         method: Method::DELETE,
         path: "/v1/memory",
         summary: "Forgets everything that the first model has learned from requests of this key, and the texts that drafts are made of",
@@ -109,6 +119,10 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
 
 /// Returns how a tenant's learning stands.
 fn status_json(call: &Call) -> Result<Response<Body>, ApiError> {
+    Ok(json_response(StatusCode::OK, &status_value(call)?))
+}
+
+fn status_value(call: &Call) -> Result<Value, ApiError> {
     let state = model_state(&call.model)?;
     let tenant = state.tenant(&call.tenant)?;
     let (stats, log) = (tenant.stats(), tenant.log(N_ITEMS)?);
@@ -124,7 +138,7 @@ fn status_json(call: &Call) -> Result<Response<Body>, ApiError> {
         "items": log.items.iter().map(item_json).collect::<Vec<_>>(),
         "judged": tenant.last_evaluation().as_ref().map(judged_json),
     });
-    Ok(json_response(StatusCode::OK, &with_stats(status, &stats)))
+    Ok(with_stats(status, &stats))
 }
 
 fn status(call: Call) -> HandlerFuture {
@@ -215,10 +229,24 @@ fn remember(call: Call) -> HandlerFuture {
         }
         let text = call.text()?;
         let prompt = text.encode_prompt(&question, false)?;
-        let verdict = if call.body.is_set("wrong") { Correctness::Wrong } else { Correctness::Right };
-        tell(&call, tenant, Question { tokens: prompt, text: question }, &answer, verdict).await?;
+        let (verdict, quality) = match call.body.is_set("wrong") {
+            true => (Correctness::Wrong, 0.0),
+            false => (Correctness::Right, 1.0),
+        };
+        let asked = Question { tokens: prompt, text: question.clone() };
+        let item = tell(&call, Arc::clone(&tenant), asked, &answer, verdict).await?;
+        let mut pattern = None;
+        if call.body.is_set("pattern") {
+            let said = Said { task: Task::of(&question), item, answer: &answer, quality, of_model: quality };
+            pattern = patterns::keep(&call, &tenant, said).await;
+        }
         note(&call, "an answer to a question was remembered");
-        offload(move || status_json(&call)).await
+        offload(move || {
+            let mut status = status_value(&call)?;
+            (status["item"], status["pattern"]) = (item.into(), pattern.into());
+            Ok(json_response(StatusCode::OK, &status))
+        })
+        .await
     })
 }
 

@@ -1,0 +1,5 @@
+//! Lets the addon find Node's functions where it is loaded.
+
+fn main() {
+    napi_build::setup();
+}

@@ -1,0 +1,124 @@
+//! A loaded engine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use napi::bindgen_prelude::{Buffer, Uint8Array};
+use napi_derive::napi;
+use ruvllm_cli::EmbeddedModels;
+use ruvllm_learning::PublicKey;
+use ruvllm_server::Embedded;
+use tokio::task::spawn_blocking;
+
+use crate::call::NativeCall;
+use crate::error::{internal, of_api, of_command, of_server};
+use crate::progress::{Listener, OnProgress};
+
+/// Models in this process that answer requests.
+#[napi]
+pub struct NativeEngine {
+    embedded: Arc<Embedded>,
+    names: Vec<String>,
+    home: PathBuf,
+}
+
+/// Loads models as `ruvllm serve` with these arguments does. Progress is told to `on_progress`.
+///
+/// # Errors
+/// As the command's.
+#[napi]
+pub async fn load(args: Vec<String>, on_progress: OnProgress) -> napi::Result<NativeEngine> {
+    let load = move || {
+        let models = EmbeddedModels::load(&args, Arc::new(Listener(Arc::new(on_progress))));
+        let EmbeddedModels { names, models, options, home } = models.map_err(|error| of_command(&error))?;
+        let embedded = Embedded::start(models, options).map_err(|error| of_server(&error))?;
+        embedded.prepare().map_err(|error| of_server(&error))?;
+        Ok(NativeEngine { embedded: Arc::new(embedded), names, home })
+    };
+    spawn_blocking(load).await.map_err(|_| internal("loading broke off by an internal error"))?
+}
+
+#[napi]
+impl NativeEngine {
+    /// Names of the models; the first answers requests that name none.
+    #[napi(getter)]
+    pub fn names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    /// Makes a call of a request; [`NativeCall::head`] begins it.
+    ///
+    /// # Errors
+    /// The method, the path or a header is none that HTTP has.
+    #[napi]
+    pub fn call(
+        &self,
+        method: String,
+        path: String,
+        headers: Vec<Vec<String>>,
+        body: Option<Uint8Array>,
+    ) -> napi::Result<NativeCall> {
+        let mut request = Request::builder().method(method.as_str()).uri(path);
+        for header in &headers {
+            if let [name, value] = &header[..] {
+                request = request.header(name, value);
+            }
+        }
+        let body = body.map_or_else(Bytes::new, |body| Bytes::copy_from_slice(&body));
+        let request = request.body(body).map_err(|error| internal(&format!("it is no request: {error}")))?;
+        Ok(NativeCall::new(Arc::clone(&self.embedded), request))
+    }
+
+    /// Returns all that the first model has learned as a file that this node signs.
+    ///
+    /// # Errors
+    /// It learns nothing, or the key of this node cannot be had.
+    #[napi]
+    pub async fn export_learned(&self) -> napi::Result<Buffer> {
+        let key = ruvllm_cli::node_key(&self.home).map_err(|error| of_command(&error))?;
+        let file = self.embedded.export_learned(key).await.map_err(|error| of_api(&error))?;
+        Ok(file.into())
+    }
+
+    /// Puts what a file says in the place of all that the first model has learned. Files of this node and of those whose public
+    /// keys are given are taken.
+    ///
+    /// # Errors
+    /// It learns nothing, the file was changed or is of another model, or a stranger has signed it.
+    #[napi]
+    pub async fn import_learned(&self, file: Uint8Array, trust: Vec<String>) -> napi::Result<f64> {
+        let own = ruvllm_cli::node_key(&self.home).map_err(|error| of_command(&error))?.public();
+        let mut trusted = vec![own];
+        for text in &trust {
+            trusted.push(PublicKey::parse(text).map_err(|error| internal(&format!("trust: {error}")))?);
+        }
+        let generation = self.embedded.import_learned(file.to_vec(), trusted).await;
+        Ok(generation.map_err(|error| of_api(&error))? as f64)
+    }
+
+    /// Returns the public key that others need to trust files of this node.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    #[napi]
+    pub fn public_key(&self) -> napi::Result<String> {
+        Ok(ruvllm_cli::node_key(&self.home).map_err(|error| of_command(&error))?.public().to_string())
+    }
+
+    /// Ends what runs, keeps what was learned, and frees the models.
+    ///
+    /// # Errors
+    /// An engine broke, or something could not be kept.
+    #[napi]
+    pub async fn dispose(&self) -> napi::Result<()> {
+        let embedded = Arc::clone(&self.embedded);
+        let stop = move || {
+            let engines = embedded.stop(Duration::ZERO).map_err(|error| of_server(&error))?;
+            engines.iter().try_for_each(|engine| engine.flush_cache()).map_err(|error| internal(&error.to_string()))
+        };
+        spawn_blocking(stop).await.map_err(|_| internal("the end broke off by an internal error"))?
+    }
+}

@@ -1,0 +1,132 @@
+//! A server without connections: the answers of one with them, ended by dropping them, and what was learned as a file.
+
+use std::time::{Duration, Instant};
+
+use axum::http::Request;
+use bytes::Bytes;
+use ruvllm_engine::Engine;
+use ruvllm_learning::{LearningOptions, SigningKey};
+use ruvllm_server::{AnswerBody, Embedded, ModelSource, ServerOptions};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::client::{Bench, load_options, options, tiny_chat};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
+}
+
+async fn start(options: ServerOptions) -> Embedded {
+    let (folder, path) = tiny_chat();
+    let engine = Engine::load(&path, &load_options(), &mut |_| {}).expect("it loads");
+    drop(folder);
+    let embedded = Embedded::start(vec![ModelSource::loaded("tiny", engine)], options).expect("it starts");
+    tokio::task::block_in_place(|| embedded.prepare()).expect("it is ready to learn");
+    embedded
+}
+
+async fn open(embedded: &Embedded, path: &str, body: &Value) -> (u16, AnswerBody) {
+    let request = Request::post(path).header("content-type", "application/json");
+    let request = request.body(Bytes::from(body.to_string())).expect("a request");
+    let response = embedded.call(request).await;
+    (response.status().as_u16(), response.into_body())
+}
+
+async fn read(mut body: AnswerBody) -> String {
+    let mut all = Vec::new();
+    while let Some(bytes) = body.next(1 << 16).await {
+        all.extend_from_slice(&bytes);
+    }
+    String::from_utf8(all).expect("answers are UTF-8")
+}
+
+async fn post(embedded: &Embedded, path: &str, body: &Value) -> (u16, Value) {
+    let (status, body) = open(embedded, path, body).await;
+    (status, serde_json::from_str(&read(body).await).expect("JSON"))
+}
+
+async fn metric(embedded: &Embedded, name: &str) -> f64 {
+    let request = Request::get("/metrics").body(Bytes::new()).expect("a request");
+    let text = read(embedded.call(request).await.into_body()).await;
+    let of_name = text.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
+    of_name.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+fn chat(n_tokens: usize) -> Value {
+    json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": n_tokens, "temperature": 0 })
+}
+
+#[test]
+fn answers_are_those_of_a_socket() {
+    let bench = Bench::tiny(options());
+    let expected = bench.post(CHAT, &chat(8)).ok();
+    let refusal = bench.post(CHAT, &json!({ "messages": "a" })).json();
+    let stream = |mut body: Value| {
+        body["stream"] = json!(true);
+        body
+    };
+    let n_events = bench.post(CHAT, &stream(chat(8))).events().len();
+    runtime().block_on(async {
+        let embedded = start(options()).await;
+        let (status, answer) = post(&embedded, CHAT, &chat(8)).await;
+        assert_eq!((status, &answer["choices"], &answer["usage"]), (200, &expected["choices"], &expected["usage"]));
+        assert_eq!(post(&embedded, CHAT, &json!({ "messages": "a" })).await, (400, refusal));
+        let (status, body) = open(&embedded, CHAT, &stream(chat(8))).await;
+        let text = read(body).await;
+        assert_eq!((status, text.matches("data: {").count()), (200, n_events), "{text}");
+        assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+        let engines = tokio::task::block_in_place(|| embedded.stop(Duration::ZERO)).expect("it stops");
+        assert_eq!(engines.len(), 1);
+        assert_eq!(post(&embedded, CHAT, &chat(1)).await.0, 503, "it takes nothing more");
+    });
+}
+
+#[test]
+fn a_dropped_answer_frees_its_place() {
+    runtime().block_on(async {
+        let embedded = start(options()).await;
+        let mut body = chat(900);
+        (body["stream"], body["ignore_eos"]) = (json!(true), json!(true));
+        let (_, mut answer) = open(&embedded, CHAT, &body).await;
+        assert!(answer.next(1).await.is_some());
+        assert_eq!(metric(&embedded, "ruvllm_requests_running").await, 1.0);
+        drop(answer);
+        let start = Instant::now();
+        while metric(&embedded, "ruvllm_requests_running").await > 0.0 {
+            assert!(start.elapsed() < Duration::from_secs(5), "it still runs");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let n_written = metric(&embedded, "ruvllm_generated_tokens_total").await;
+        assert!(n_written < 900.0, "{n_written} tokens were written");
+    });
+}
+
+#[test]
+fn what_was_learned_goes_from_one_to_another() {
+    let question = json!({ "question": "Who is Ann?", "answer": "A smith." });
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let learning = |at: usize| {
+        let learning = LearningOptions { folder: Some(folders[at].path().to_owned()), ..LearningOptions::default() };
+        ServerOptions { learning: Some(learning), ..options() }
+    };
+    runtime().block_on(async {
+        let (one, other) = (start(learning(0)).await, start(learning(1)).await);
+        assert_eq!(post(&one, "/v1/memory", &question).await.0, 200);
+        let key = SigningKey::generate().expect("random bytes");
+        let public = key.public();
+        let file = one.export_learned(key).await.expect("it learns");
+        let error = other.import_learned(file.clone(), vec![]).await.expect_err("nobody is trusted");
+        assert_eq!(error.status, 400);
+        other.import_learned(file, vec![public]).await.expect("it is trusted");
+        let messages = json!([{ "role": "user", "content": "Who is Ann?" }]);
+        let body = json!({ "messages": messages, "max_tokens": 16, "temperature": 0 });
+        let (_, answer) = post(&other, CHAT, &body).await;
+        assert_eq!(answer["choices"][0]["message"]["content"].as_str().map(str::trim), Some("A smith."), "{answer}");
+        let plain = start(options()).await;
+        let key = SigningKey::generate().expect("random bytes");
+        let error = plain.export_learned(key).await.expect_err("it learns nothing");
+        assert_eq!(error.status, 404);
+    });
+}
