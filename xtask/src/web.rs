@@ -17,7 +17,7 @@ const TARGET: &str = "wasm32-unknown-unknown";
 const PROFILE: &str = "web";
 /// Where the JavaScript lies.
 const SOURCE: &str = "crates/ruvllm-wasm/js";
-/// Types that the package has in common with that of Node.
+/// Where the client and the types lie that the package has in common with that of Node.
 const COMMON: &str = "crates/ruvllm-node/js";
 
 /// A module of the package.
@@ -81,7 +81,7 @@ fn build() -> Result<PathBuf> {
         check_size(module, &modules.join(format!("{}_bg.wasm", module.name)))?;
     }
     copy(&shell::root().join(SOURCE), &folder)?;
-    copy_types(&folder)?;
+    copy_common(&folder)?;
     let version = env!("CARGO_PKG_VERSION");
     write(
         &folder.join("version.js"),
@@ -154,13 +154,14 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the types of the API.
-fn copy_types(folder: &Path) -> Result<()> {
-    for name in ["api.d.ts", "bodies.d.ts"] {
-        let path = shell::root().join(COMMON).join(name);
-        if path.is_file() {
-            fs::copy(&path, folder.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
-        }
+/// Copies the client that the package has in common with that of Node, and the types of the API.
+fn copy_common(folder: &Path) -> Result<()> {
+    let from = shell::root().join(COMMON);
+    for path in
+        ["src/client.js", "src/errors.js", "src/stream.js", "api.d.ts", "bodies.d.ts"].map(|name| from.join(name))
+    {
+        let name = path.file_name().expect("a file has a name");
+        fs::copy(&path, folder.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
     }
     Ok(())
 }

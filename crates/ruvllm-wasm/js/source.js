@@ -1,7 +1,7 @@
 // Bytes of a model: from a URL, with a cache and downloads that go on, or from a file.
 
 import { Slot } from './cache.js';
-import { errorOf } from './errors.js';
+import { LoadError } from './errors.js';
 
 /** Reads all pieces of a stream. */
 async function each(stream, take) {
@@ -32,11 +32,11 @@ async function request(url, headers, from, etag) {
   try {
     response = await fetch(url, { headers: { ...headers, ...range } });
   } catch (error) {
-    throw errorOf('load', `${url} cannot be fetched: ${error.message}; check the address, the network and CORS`);
+    throw new LoadError(`${url} cannot be fetched: ${error.message}; check the address, the network and CORS`);
   }
   if (!response.ok) {
     await response.body?.cancel();
-    throw errorOf('load', `${url} cannot be fetched: the server answers ${response.status}; check the address`);
+    throw new LoadError(`${url} cannot be fetched: the server answers ${response.status}; check the address`);
   }
   return response;
 }
@@ -112,11 +112,11 @@ async function readUrl({ url, headers, slot }, makeFile, onProgress) {
   } catch (error) {
     await keeping?.close(false).catch(() => {});
     const kept = keeping && etag ? '; load it again and it goes on from there' : '; load it again';
-    throw error.kind ? error : errorOf('load', `${url} was cut after ${done} of ${size} bytes${kept}`);
+    throw error.kind ? error : new LoadError(`${url} was cut after ${done} of ${size} bytes${kept}`);
   }
   if (done < size) {
     await keeping?.close(false).catch(() => {});
-    throw errorOf('load', `${url} was cut after ${done} of ${size} bytes; load it again`);
+    throw new LoadError(`${url} was cut after ${done} of ${size} bytes; load it again`);
   }
   await keeping?.close(true).catch(() => {});
   return file;
@@ -140,5 +140,5 @@ async function checked(file, sha256, slot) {
   if (found === sha256.toLowerCase()) return file;
   file.free();
   await slot?.remove();
-  throw errorOf('load', `the file's SHA-256 is ${found}, not ${sha256}; it was changed or damaged on the way`);
+  throw new LoadError(`the file's SHA-256 is ${found}, not ${sha256}; it was changed or damaged on the way`);
 }

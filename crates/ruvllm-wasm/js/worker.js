@@ -1,6 +1,5 @@
 // The engine's worker: it fetches and loads the model, and computes one step after the other; in between it hears what the page says.
 
-import { thrown } from './errors.js';
 import { readModel } from './source.js';
 import init, { ModelFile, WasmEngine } from './wasm/ruvllm_wasm.js';
 
@@ -59,7 +58,17 @@ function broken(error) {
   live.clear();
   engine = null;
   const message = `the engine has stopped by an internal error: ${error?.message ?? error}; load it again`;
-  send({ fatal: { kind: 'internal', message, status: 500 } });
+  send({ fatal: { message, type: 'server_error', param: null, code: null, status: 500 } });
+}
+
+/** Returns what the module threw as an object: it throws texts of JSON, the host its own errors. */
+function thrown(error) {
+  if (typeof error !== 'string') return null;
+  try {
+    return JSON.parse(error);
+  } catch {
+    return { message: error, status: 500 };
+  }
 }
 
 /** Loads the module and the model. */
@@ -104,16 +113,19 @@ async function hear({ id, op, body }) {
       }
       case 'importLearned':
         return send({ id, result: JSON.parse(engine.importLearned(body)) });
+      case 'models': {
+        const data = [{ id: engine.model(), object: 'model', created: 0, owned_by: 'ruvllm' }];
+        return send({ id, result: { object: 'list', data } });
+      }
       default:
         return send({ id, result: JSON.parse(engine.ask(op, body)) });
     }
   } catch (error) {
-    const said = thrown(error) ?? (error.kind ? { ...error, message: error.message } : null);
-    if (!said && op !== 'open') return broken(error);
-    const { message, param = null, code = null, status = 0, kind, retry_after = null } = said ?? { message: `${error}` };
+    const said = thrown(error);
+    if (op !== 'open') return said ? send({ id, error: said }) : broken(error);
     // A model that cannot be loaded is the file's or the options' fault.
-    const ofOpen = op === 'open' && !kind ? (code === 'bad_option' ? 'usage' : 'load') : kind;
-    return send({ id, error: { message, param, code, status, kind: ofOpen, retry_after } });
+    const { message = `${error}`, param = null, code = null, status = 0 } = said ?? error;
+    return send({ id, error: { kind: code === 'bad_option' ? 'usage' : 'load', message, param, code, status } });
   }
 }
 
