@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `aarch64.rs` | the tests of the NEON kernels, on an emulated machine |
-//! | `wasm.rs` | the tests of the simd128 kernels, in Node |
+//! | `wasm.rs` | the tests of the simd128 kernels and of the page's engine, in Node |
 //! | `pack.rs` | the sample of a kernel pack |
 //! | `apple.rs` | the types of what runs on Macs alone |
 //! | `toolchain.rs` | the compiler for all of them |
@@ -11,8 +11,8 @@
 mod aarch64;
 mod apple;
 pub(crate) mod pack;
-mod toolchain;
-mod wasm;
+pub(crate) mod toolchain;
+pub(crate) mod wasm;
 
 use std::process::Command;
 

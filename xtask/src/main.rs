@@ -20,6 +20,7 @@ mod soak;
 mod synth;
 mod tidy;
 mod vulkan;
+mod web;
 
 use std::process::ExitCode;
 
@@ -63,8 +64,10 @@ enum Command {
     GpuCheck(gpu_check::Args),
     /// Build the sample of a kernel pack: target/pack/sample.wasm
     Pack,
-    /// Test the kernels for ARM and WebAssembly, and check the types of what is for Macs
+    /// Test the kernels for ARM and WebAssembly and the page's engine, and check the types of what is for Macs
     Cross(cross::Args),
+    /// Make the package of browsers, `@ruvllm/web`, in the target folder
+    Web(web::Args),
 }
 
 fn main() -> ExitCode {
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::GpuCheck(args) => gpu_check::run(&args),
         Command::Pack => cross::pack::build().map(|path| println!("{}", path.display())),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
+        Command::Web(args) => web::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

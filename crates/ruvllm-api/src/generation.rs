@@ -1,11 +1,15 @@
 //! Fields that most requests for text have, and those of embeddings.
 
+use http::StatusCode;
+use ruvllm_engine::tokenizer::Tokenizer;
+use ruvllm_engine::{FinishReason, GenerateRequest, ModelInfo, SamplingParams};
 use serde_json::Value;
 
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::error::ApiError;
 use crate::fields::{Field, Kind, ValidBody, optional, unheeded};
 use crate::response_format::{GUIDED_CHOICE, GUIDED_GRAMMAR, GUIDED_JSON, GUIDED_REGEX, STRUCTURED_OUTPUTS};
+use crate::sampling;
 use crate::session::SESSION;
 
 /// Texts that end an answer.
@@ -99,6 +103,117 @@ pub fn token_ids(given: &ValidBody, name: &str, n_vocab: usize) -> Result<Vec<u3
         })
     };
     given.list(name).into_iter().flatten().map(token).collect()
+}
+
+/// What a request says of its answers, but for the prompt.
+#[derive(Clone, Debug, Default)]
+pub struct Parsed {
+    /// Number of answers to each prompt.
+    pub n_choices: usize,
+    /// Whether the answers come in pieces.
+    pub is_stream: bool,
+    /// Whether the last piece tells the counts of tokens.
+    pub include_usage: bool,
+    /// Whether a prompt that is too long is shortened; none where the request does not say.
+    pub is_truncated: Option<bool>,
+    /// The request to an engine, without a prompt.
+    pub request: GenerateRequest,
+}
+
+/// Model whose tokens are chosen here.
+#[derive(Clone, Copy, Debug)]
+pub struct Chooser<'a> {
+    /// Its tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// Tokens of its vocabulary.
+    pub n_vocab: usize,
+    /// How tokens are chosen where the request does not say.
+    pub sampling: &'a SamplingParams,
+}
+
+impl Parsed {
+    /// Reads the fields of [`GENERATION`] and of [`SAMPLING`](crate::sampling::SAMPLING); without a chooser another server reads
+    /// those of sampling. `max_tokens` where the request does not say.
+    ///
+    /// # Errors
+    /// 400 for values that do not go together.
+    pub fn read(
+        given: &ValidBody,
+        max_tokens: Option<usize>,
+        chooser: Option<Chooser<'_>>,
+    ) -> Result<Parsed, ApiError> {
+        let stop = given.texts("stop");
+        if stop.iter().any(String::is_empty) {
+            return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
+        }
+        // -1 is no count.
+        let max_tokens = given.get("max_tokens").map_or(max_tokens, |_| given.count("max_tokens"));
+        let min_tokens = given.count("min_tokens").unwrap_or(0);
+        if let Some(max) = max_tokens.filter(|&max| max < min_tokens) {
+            let line = format!("'min_tokens' is {min_tokens}, and the answer may have {max} tokens; ask for fewer");
+            return Err(ApiError::bad("min_tokens", line));
+        }
+        let sampling = |of: Chooser<'_>| sampling::sampling(given, of.sampling, of.tokenizer, of.n_vocab);
+        Ok(Parsed {
+            n_choices: given.count("n").unwrap_or(1),
+            is_stream: given.is_set("stream"),
+            include_usage: given.get("stream_options").is_some_and(|options| options["include_usage"] == true),
+            is_truncated: given.text("truncation").map(|how| how == "auto"),
+            request: GenerateRequest {
+                max_tokens,
+                min_tokens,
+                stop_tokens: token_ids(given, "stop_token_ids", chooser.map_or(0, |of| of.n_vocab))?,
+                sampling: chooser.map(sampling).transpose()?.unwrap_or_default(),
+                stop,
+                ignore_eos: given.is_set("ignore_eos"),
+                ignore_cache: !given.flag("cache_prompt", true),
+                ..GenerateRequest::default()
+            },
+        })
+    }
+}
+
+/// Returns how many tokens a prompt may have that leaves room for its answer: up to half of the context is kept for it.
+pub fn prompt_max(n_ctx: usize, request: &GenerateRequest) -> usize {
+    n_ctx - request.max_tokens.unwrap_or(1).clamp(1, (n_ctx / 2).max(1))
+}
+
+/// Checks that a prompt and so many tokens behind it fit the context.
+///
+/// # Errors
+/// 400, with both numbers.
+pub fn check_fits(info: &ModelInfo, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
+    let n_tokens = n_prompt + n_more;
+    if n_tokens <= info.n_ctx {
+        return Ok(());
+    }
+    let advice = match info.n_ctx < info.n_ctx_train {
+        true => format!("open it with a larger context (the model allows {}) or shorten the prompt", info.n_ctx_train),
+        false => "shorten the prompt".to_owned(),
+    };
+    // The words are those that clients of llama.cpp look for.
+    let n_ctx = info.n_ctx;
+    let line = format!("the request ({n_tokens} tokens) exceeds the available context size ({n_ctx} tokens); {advice}");
+    let error = ApiError::new(StatusCode::BAD_REQUEST, line).code("context_length_exceeded");
+    Err(ApiError { beyond: Some((n_prompt, n_ctx)), ..error })
+}
+
+/// Checks that an answer of so many tokens came to its end.
+///
+/// # Errors
+/// 504: its time was over; 503: the server stopped.
+pub fn check_finished(reason: FinishReason, n: usize) -> Result<(), ApiError> {
+    match reason {
+        FinishReason::Stop | FinishReason::Length => Ok(()),
+        FinishReason::Deadline => {
+            let line = format!("the request's time was over after {n} tokens; allow more of it or ask for less");
+            Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, line).code("timeout"))
+        }
+        FinishReason::Cancelled => {
+            let line = format!("the server stopped after {n} tokens of the answer");
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping"))
+        }
+    }
 }
 
 /// Way in which the vectors of a text's tokens become one.

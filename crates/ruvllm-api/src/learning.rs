@@ -4,7 +4,9 @@ use ruvllm_learning::{Correctness, Evaluation, Generation, Item, LearnOptions, M
 use ruvllm_sona::bank::{Pattern, Step};
 use serde_json::{Map, Value, json};
 
-use crate::fields::{Field, Kind, optional};
+use crate::error::ApiError;
+use crate::fields::{Field, Kind, optional, required};
+use crate::generation::MODEL;
 
 /// The field of a request that has patterns put into its prompt.
 pub const PATTERNS: Field = optional(
@@ -12,6 +14,55 @@ pub const PATTERNS: Field = optional(
     Kind::Int(0, 8),
     "put up to so many patterns of tasks like this one in front of the question; it takes --learn",
 );
+
+/// Beginnings of the ids of answers in the APIs.
+const PREFIXES: [&str; 4] = ["chatcmpl-", "cmpl-", "resp_", "msg_"];
+
+/// Fields of a request that judges or corrects an answer.
+pub const FEEDBACK: &[Field] = &[
+    required("id", Kind::Text, "of the answer, as it came back with it"),
+    optional("choice", Kind::Int(0, 1 << 20), "which of several answers; the first one if it is left out"),
+    optional("score", Kind::Number(0.0, 1.0), "what it was worth: it is learned by as much, and at 0 not given again"),
+    optional("correction", Kind::Text, "what it should have been; it is given when the same is asked again"),
+    MODEL,
+];
+
+/// Fields of a request that has an answer remembered.
+pub const MEMORY: &[Field] = &[
+    required("question", Kind::Text, "what is asked, as the only message of a conversation"),
+    required("answer", Kind::Text, "what is to be answered"),
+    optional("wrong", Kind::Bool, "it is what is not to be answered"),
+    optional(
+        "pattern",
+        Kind::Bool,
+        "keep question and answer as text too, as a pattern: GET /v1/memory lists them then",
+    ),
+    MODEL,
+];
+
+/// Returns the number of a request by the id of its answer.
+pub fn own_id(id: &str) -> &str {
+    PREFIXES.iter().find_map(|prefix| id.strip_prefix(prefix)).unwrap_or(id)
+}
+
+/// Returns the name by which an answer of a request waits to be judged.
+pub fn answer_id(call: &str, choice: usize) -> String {
+    match choice {
+        0 => call.to_owned(),
+        choice => format!("{call}.{choice}"),
+    }
+}
+
+/// Checks that a text says something: what says nothing would be given as the answer to whatever is nearly as empty.
+///
+/// # Errors
+/// 400: it does not.
+pub fn not_empty(name: &str, text: &str) -> Result<(), ApiError> {
+    match text.trim().is_empty() {
+        true => Err(ApiError::bad(name, format!("'{name}' is empty; say what is to be remembered"))),
+        false => Ok(()),
+    }
+}
 
 /// Adds numbers of what a tenant has learned to a JSON object.
 ///

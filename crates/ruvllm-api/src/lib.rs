@@ -23,6 +23,7 @@
 pub mod adapters;
 pub mod error;
 pub mod fields;
+pub mod form;
 pub mod generation;
 pub mod input;
 pub mod learning;
@@ -30,6 +31,7 @@ pub mod limits;
 pub mod llamacpp;
 pub mod logprobs;
 pub mod messages;
+pub mod openai;
 pub mod progress;
 pub mod reading;
 pub mod record;
@@ -41,6 +43,7 @@ pub mod session;
 pub mod strict_json;
 pub mod thinking;
 pub mod timings;
+pub mod tokens;
 pub mod tools;
 
 /// The build, in the form of llama.cpp's: tools look for the `b`.

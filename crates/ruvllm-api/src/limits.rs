@@ -1,9 +1,8 @@
 //! Limits that end an answer before the model does: its time, and lines that are indented less than asked. Editors set them
 //! for what they suggest while somebody types.
 
-use std::time::{Duration, Instant};
-
 use ruvllm_engine::{CancelToken, FinishReason, GenerationSummary};
+use web_time::{Duration, Instant};
 
 use crate::fields::{Field, Kind, ValidBody, optional};
 

@@ -1,9 +1,8 @@
 //! How long an answer took, as llama.cpp tells it.
 
-use std::time::Instant;
-
 use ruvllm_engine::{GenerationSummary, Timings};
 use serde_json::{Value, json};
+use web_time::Instant;
 
 use crate::fields::{Field, Kind, ValidBody, optional};
 

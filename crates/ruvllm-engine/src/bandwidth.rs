@@ -1,10 +1,10 @@
 //! Read bandwidth of a thread pool, which decode is measured against.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use ruvllm_threads::ThreadPool;
 use ruvllm_threads::arena::LargePages;
+use web_time::Instant;
 
 /// Passes over the buffer; the fastest counts.
 const PASSES: usize = 8;

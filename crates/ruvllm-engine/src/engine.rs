@@ -71,6 +71,23 @@ impl Engine {
         Ok(Engine::new(runner))
     }
 
+    /// Loads a GGUF file that is in memory with the native backend, `name` standing for its path. A draft model of the options
+    /// is not loaded.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    #[cfg(feature = "native")]
+    pub fn load_bytes(
+        name: &str,
+        bytes: bytes::Bytes,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Engine, EngineError> {
+        let native = NativeBackend::load_bytes(name, bytes, options, progress)?;
+        let vocabulary = Vocabulary::of_gguf(native.file())?;
+        Ok(Engine::new(ModelRunner::new(Box::new(native), vocabulary)))
+    }
+
     /// Makes an engine over any backend's model.
     pub fn new(runner: ModelRunner) -> Engine {
         Engine { runner, grammars: OnceLock::new(), content: OnceLock::new() }

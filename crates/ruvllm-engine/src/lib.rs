@@ -79,8 +79,8 @@ pub use ruvllm_text::{
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs, seed_of_clock};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
 pub use service::{
-    EmbedSink, Observer, SavedPrompt, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step,
-    Ticket, Work,
+    EmbedSink, Observer, SavedPrompt, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceSteps, ServiceThread,
+    Sink, Step, Ticket, Work,
 };
 pub use session::Session;
 pub use speculate::{DraftCount, DraftInfo, DraftSources, HistoryKeeper, Speculation};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
 
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_lora::AdapterSet;
 use ruvllm_text::thoughts::Thinking;
+use web_time::Instant;
 
 use crate::Grammar;
 use crate::logits_hook::LogitsProcessor;

@@ -5,12 +5,12 @@ mod choosing;
 mod drafting;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ruvllm_lora::micro::{LogitRow, MicroLora};
 use ruvllm_text::StopFilter;
 use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
+use web_time::{Duration, Instant};
 
 use crate::logits_hook::LogitsHook;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, PromptProgress, Timings, TokenEvent};

@@ -11,12 +11,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memmap2::Mmap;
+use source::{Map, map};
 
-/// A file's bytes, mapped.
+/// A file's bytes, mapped; where the system has no maps, read.
 #[derive(Debug)]
 pub struct MappedFile {
-    map: Mmap,
+    map: Map,
     watch: Watch,
 }
 
@@ -37,9 +37,7 @@ impl MappedFile {
     /// # Errors
     /// The system's.
     pub fn new(file: &File) -> io::Result<MappedFile> {
-        // SAFETY: the map is read-only, and any bytes are sound to read, also such as change under the reader. That the
-        // file may be cut short is what the watch is for.
-        let map = unsafe { Mmap::map(file) }?;
+        let map = map(file)?;
         let watch = Watch::default();
         #[cfg(unix)]
         guard::add(&map, &watch.0);
@@ -89,6 +87,36 @@ impl Drop for MappedFile {
     fn drop(&mut self) {
         #[cfg(unix)]
         guard::remove(&self.map);
+    }
+}
+
+/// The system's maps.
+#[cfg(any(unix, windows))]
+mod source {
+    use std::fs::File;
+    use std::io;
+
+    pub(super) use memmap2::Mmap as Map;
+
+    pub(super) fn map(file: &File) -> io::Result<Map> {
+        // SAFETY: the map is read-only, and any bytes are sound to read, also such as change under the reader. That the
+        // file may be cut short is what the watch is for.
+        unsafe { Map::map(file) }
+    }
+}
+
+/// Files that are read, where the system has no maps (WebAssembly).
+#[cfg(not(any(unix, windows)))]
+mod source {
+    use std::fs::File;
+    use std::io::{self, Read as _};
+
+    pub(super) type Map = Vec<u8>;
+
+    pub(super) fn map(mut file: &File) -> io::Result<Map> {
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }
 

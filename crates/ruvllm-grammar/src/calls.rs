@@ -1,8 +1,7 @@
 //! Grammars of answers that may call functions.
 
-use std::time::{Duration, Instant};
-
 use ruvllm_text::tools::ToolUse;
+use web_time::{Duration, Instant};
 
 use crate::{Grammar, GrammarCompiler, GrammarError};
 

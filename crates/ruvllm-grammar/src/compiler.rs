@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
 
 use llguidance::api::ParserLimits;
 use llguidance::{Matcher, ParserFactory};
 use ruvllm_text::GrammarSource;
 use ruvllm_text::tokenizer::Tokenizer;
 use toktrie::{InferenceCapabilities, TokEnv};
+use web_time::{Duration, Instant};
 
 use crate::ahead::MaskThread;
 use crate::env::Environment;

@@ -22,6 +22,9 @@ const NICENESS: i32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Whether the platform starts threads. Where it does not, the caller compiles.
+const HAS_THREADS: bool = cfg!(any(not(target_family = "wasm"), target_feature = "atomics"));
+
 /// What a caller hears of its job.
 enum Told<T> {
     Begun,
@@ -39,7 +42,7 @@ impl Pool {
     pub(crate) fn start(stack_bytes: usize) -> Result<Pool, GrammarError> {
         let (jobs, inbox) = mpsc::sync_channel::<Job>(N_QUEUED);
         let inbox = Arc::new(Mutex::new(inbox));
-        for _ in 0..N_THREADS {
+        for _ in 0..if HAS_THREADS { N_THREADS } else { 0 } {
             let inbox = Arc::clone(&inbox);
             let thread = std::thread::Builder::new().name("ruvllm-grammar".to_owned()).stack_size(stack_bytes);
             let run = move || {
@@ -54,7 +57,7 @@ impl Pool {
         Ok(Pool(jobs))
     }
 
-    /// Has a thread compile, and waits for what comes of it. Who gives up before it has begun leaves nothing to do.
+    /// Has a thread compile, and waits for what comes of it; without threads the caller does. Who gives up before it has begun leaves nothing to do.
     ///
     /// # Errors
     /// What `compile` returns; [`GrammarErrorKind::QueueFull`]: too many wait; [`GrammarErrorKind::Invalid`]: it takes too long.
@@ -62,6 +65,9 @@ impl Pool {
         &self,
         compile: impl FnOnce() -> Result<T, GrammarError> + Send + 'static,
     ) -> Result<T, GrammarError> {
+        if !HAS_THREADS {
+            return compile();
+        }
         let (sender, receiver) = mpsc::sync_channel(2);
         let job = move || {
             if sender.send(Told::Begun).is_ok() {

@@ -50,10 +50,15 @@ pub(crate) fn load_or_make(
     load_or_store(
         folder,
         "calibration",
-        |bytes| Calibration::restore(bytes).ok().filter(|read| read.whitener().n_embd() == n_embd),
+        |bytes| restored(bytes, n_embd),
         || calibrate(engine, on_progress),
         Calibration::snapshot,
     )
+}
+
+/// Returns the calibration that bytes are, of a model of this width.
+pub(crate) fn restored(bytes: &[u8], n_embd: usize) -> Option<Calibration> {
+    Calibration::restore(bytes).ok().filter(|read| read.whitener().n_embd() == n_embd)
 }
 
 /// Reads a file of a folder, or makes what it holds and keeps it there. One that is damaged, or of an older program, is made again.

@@ -127,6 +127,21 @@ impl Learning {
         options: LearningOptions,
         on_progress: &mut dyn FnMut(CalibrationProgress) -> std::ops::ControlFlow<()>,
     ) -> Result<Learning, EngineError> {
+        Learning::open_with(engine, options, None, on_progress)
+    }
+
+    /// Makes a model ready to learn as [`Learning::open`] does, by a calibration that was made before for the same model: the
+    /// bytes of [`Calibration::snapshot`]. It is for who keeps them elsewhere than in a folder. Bytes that cannot be read, and
+    /// those of a model of another width, are made anew.
+    ///
+    /// # Errors
+    /// As [`Learning::open`].
+    pub fn open_with(
+        engine: &mut Engine,
+        options: LearningOptions,
+        calibration: Option<&[u8]>,
+        on_progress: &mut dyn FnMut(CalibrationProgress) -> std::ops::ControlFlow<()>,
+    ) -> Result<Learning, EngineError> {
         let mut options = options;
         if !(0.0..=1.0).contains(&options.unjudged) {
             let line = format!("a quality of {} for unjudged answers; choose 0 to 1", options.unjudged);
@@ -136,7 +151,11 @@ impl Learning {
         engine.runner().hidden_states()?;
         let identity = engine.identity();
         options.folder = options.folder.map(|folder| folder.join(name_of(&identity)));
-        let mut calibration = calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?;
+        let given = calibration.and_then(|bytes| calibrate::restored(bytes, engine.info().n_embd));
+        let mut calibration = match given {
+            Some(calibration) => calibration,
+            None => calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?,
+        };
         let (head, compute) = (engine.head_weights().ok(), engine.compute());
         match &head {
             Some(head) if options.learn.micro.is_some() => {

@@ -60,6 +60,7 @@ mod patterns;
 mod reading;
 mod routing;
 mod score;
+mod snapshot;
 mod tenant;
 
 pub use calibrate::{CalibrationProgress, N_TEXTS, calibrate};

@@ -10,14 +10,13 @@
 //! unsure         otherwise: nothing changes, and it is evaluated again when the holdout has grown
 //! ```
 
-use std::time::{Duration, Instant};
-
 use ruvllm_engine::EngineError;
 use ruvllm_sona::background::{Background, BackgroundOptions, Consolidate};
 use ruvllm_sona::history::{self, History, Item, Span};
 use ruvllm_sona::publish::{Judgement, LossChange, Paired, PublicationGate};
 use ruvllm_sona::{Learned, SonaError};
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
+use web_time::{Duration, Instant};
 
 use crate::error::of_sona;
 use crate::log::LogPosition;

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ruvllm_backend::loading::{self, LoadProgress};
@@ -14,10 +13,12 @@ use ruvllm_kernels::matmul::PanelSink;
 pub use ruvllm_kvcache::disk::FsyncPolicy;
 use ruvllm_kvcache::disk::StoreOptions;
 use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_BYTES, Relief};
+use web_time::{Duration, Instant};
 
 use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::{Target, Targets};
 use ruvllm_model::ModelSpec;
+use ruvllm_threads::arena;
 
 use crate::backend::{BackendParts, NativeBackend};
 use crate::identity;
@@ -190,6 +191,25 @@ impl NativeBackend {
         Ok(backend)
     }
 
+    /// Loads a GGUF file that is in memory, `name` standing for its path: where there is no file system.
+    ///
+    /// # Errors
+    /// As [`NativeBackend::load`].
+    pub fn load_bytes(
+        name: &str,
+        bytes: Bytes,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<NativeBackend, BackendError> {
+        options.validate()?;
+        let start = Instant::now();
+        let compute = Compute::new(options.isa, options.n_threads);
+        let file = Arc::new(GgufFile::from_bytes(bytes)?);
+        let mut backend = NativeBackend::open_file(Path::new(name), &file, options, compute, progress)?;
+        backend.set_load_ms(start.elapsed().as_secs_f64() * 1e3);
+        Ok(backend)
+    }
+
     fn open_path(
         path: &Path,
         options: &LoadOptions,
@@ -220,6 +240,7 @@ impl NativeBackend {
             let max_bytes = options.cache_bytes.unwrap_or(StoreOptions::new(identity).max_bytes);
             PackedFile::new(folder, &identity, max_bytes)
         });
+        check_growth(Loader::packed_bytes_max(file), arena::growable_bytes())?;
         let (model, targets, saver) = take_weights(file, options, &compute, packed_file, progress)?;
         let targets = Targets::new(ModelFacts::of(&model.spec), targets);
         let state_bytes = model.state_len.saturating_mul(size_of::<f32>());
@@ -315,6 +336,20 @@ fn take_weights(
     Ok((model, targets, saver.watching(watch)))
 }
 
+/// Checks that weights of so many bytes fit what the memory can grow by, where that is known: what does not fit ends the module.
+fn check_growth(n_bytes: usize, growable: Option<usize>) -> Result<(), BackendError> {
+    match growable.filter(|&growable| n_bytes > growable) {
+        Some(growable) => {
+            let line = format!(
+                "the weights take {n_bytes} bytes beside the file, and {growable} are left of the memory; load a smaller model, \
+                 or one of fewer bits a weight"
+            );
+            Err(BackendError::new(BackendErrorKind::Options, line))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Begins the file that a model's weights are repacked into, unless it is so large that the system would make who writes it
 /// wait for the disk, or it cannot be made.
 fn begin_without_waiting(packed_file: &PackedFile, file: &GgufFile) -> Option<Making> {
@@ -349,7 +384,7 @@ fn context(model: &Model, options: &LoadOptions, available: Option<usize>) -> us
 fn beside_states(state_bytes: usize, n_seq: usize, available: Option<usize>) -> Result<Option<usize>, BackendError> {
     let n_bytes = state_bytes.saturating_mul(n_seq);
     let is_there = available.is_none_or(|available| n_bytes <= available);
-    if n_bytes > 0 && !(is_there && Vec::<u8>::new().try_reserve_exact(n_bytes).is_ok()) {
+    if n_bytes > 0 && !(is_there && arena::could_take(n_bytes)) {
         let line = format!(
             "the recurrent state of {n_seq} sequences takes {n_bytes} bytes, more than the system has; open fewer sequences"
         );
@@ -392,15 +427,31 @@ fn budget(
         return Err(BackendError::new(BackendErrorKind::Options, line));
     }
     // The pool reserves addresses only, of which there are always enough: whether the memory could be had is asked here.
-    match Vec::<u8>::new().try_reserve_exact(n_bytes) {
-        Ok(()) => Ok(budget),
-        Err(_) => Err(KvError::no_memory(n_bytes).into()),
+    match arena::could_take(n_bytes) {
+        true => Ok(budget),
+        false => Err(KvError::no_memory(n_bytes).into()),
     }
 }
 
-/// Returns the memory that can be taken without swapping, where the system tells (Linux).
+/// Returns the memory that can be taken without swapping, where the system tells (Linux), or that WebAssembly can grow by.
 fn available_bytes() -> Option<usize> {
+    if let Some(n_bytes) = arena::growable_bytes() {
+        return Some(n_bytes);
+    }
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_a_module_cannot_hold_are_refused() {
+        assert!(check_growth(usize::MAX, None).is_ok() && check_growth(7, Some(7)).is_ok());
+        let error = check_growth(8, Some(7)).expect_err("it is too little");
+        assert_eq!(error.kind(), BackendErrorKind::Options);
+        assert!(error.to_string().starts_with("the weights take 8 bytes beside the file, and 7 are left"), "{error}");
+    }
 }

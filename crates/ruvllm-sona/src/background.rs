@@ -10,10 +10,9 @@
 //! The base is an adapter of the final hidden state as MicroLoRA is, of a larger rank: what MicroLoRA learns moves into it bit by bit, so
 //! that a few ranks learn fast and more of them keep. With `keep` 1 what is served stays the same at the merge, up to the rank.
 
-use std::time::{Duration, Instant};
-
 use ruvllm_lora::micro::BASE_RANK_MAX;
 use serde::{Deserialize, Serialize};
+use web_time::{Duration, Instant};
 
 use crate::bank::{Distill, ReasoningBank};
 use crate::error::{SonaError, SonaErrorKind};

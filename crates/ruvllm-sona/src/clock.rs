@@ -1,6 +1,6 @@
 //! The clock that records are stamped by.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use web_time::{SystemTime, UNIX_EPOCH};
 
 /// Returns the time of now in Unix milliseconds; 0 where the clock stands before 1970.
 pub fn now_ms() -> u64 {

@@ -4,9 +4,9 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
 
 use redb::{ReadableDatabase as _, ReadableTable as _, TableError};
+use web_time::{Duration, Instant};
 
 use crate::error::{StoreError, StoreErrorKind, limit};
 use crate::file::{self, Guard, Setup};

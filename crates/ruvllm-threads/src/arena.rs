@@ -2,6 +2,8 @@
 
 mod pages;
 mod range;
+#[cfg(target_family = "wasm")]
+mod wasm;
 
 pub use pages::LargePages;
 pub use range::PageRange;
@@ -17,6 +19,23 @@ use std::sync::Arc;
 
 /// Alignment of every buffer and region, in bytes: a cache line and an AVX-512 register.
 pub const ALIGN: usize = 64;
+
+/// Returns how many bytes this process can still take: what WebAssembly's memory can grow by. `None` where the system would have
+/// to be asked.
+pub fn growable_bytes() -> Option<usize> {
+    #[cfg(target_family = "wasm")]
+    return Some(wasm::growable_bytes());
+    #[cfg(not(target_family = "wasm"))]
+    None
+}
+
+/// Returns whether so much memory could be taken now. Nothing of it is.
+pub fn could_take(n_bytes: usize) -> bool {
+    match growable_bytes() {
+        Some(most) => n_bytes <= most,
+        None => Vec::<u8>::new().try_reserve_exact(n_bytes).is_ok(),
+    }
+}
 
 /// A zeroed slice of fixed length that starts at a multiple of [`ALIGN`] bytes.
 ///

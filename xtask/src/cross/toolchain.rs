@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 /// A Debian package, and a file that shows it is there.
-pub(super) type Package = (&'static str, &'static str);
+pub(crate) type Package = (&'static str, &'static str);
 
 /// The packages of the compiler.
 const PACKAGES: [Package; 3] = [
@@ -31,7 +31,7 @@ const N_PROPTEST_CASES: &str = "16";
 ///
 /// # Errors
 /// Something is missing and cannot be installed, or the compiler is too old.
-pub(super) fn install(more: &[Package]) -> Result<()> {
+pub(crate) fn install(more: &[Package]) -> Result<()> {
     let missing = missing(more, |path| Path::new(path).exists());
     if !missing.is_empty() {
         shell::apt_install(&missing)?;
@@ -44,7 +44,7 @@ pub(super) fn install(more: &[Package]) -> Result<()> {
 
 /// Returns a call of Debian's cargo (not of the pinned one that runs this program), in the root, that builds `std` (its crates with
 /// commas between them) as well.
-pub(super) fn cargo(subcommand: &str, std: &str) -> Command {
+pub(crate) fn cargo(subcommand: &str, std: &str) -> Command {
     let mut command = Command::new("/usr/bin/cargo");
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "CARGO_BUILD_TARGET", "RUSTFLAGS", "LD_LIBRARY_PATH"] {
         command.env_remove(name);
@@ -64,7 +64,7 @@ pub(super) fn cargo(subcommand: &str, std: &str) -> Command {
 ///
 /// # Errors
 /// There is no pinned toolchain.
-pub(super) fn wasm_linker() -> Result<String> {
+pub(crate) fn wasm_linker() -> Result<String> {
     let sysroot = shell::output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(shell::root()))
         .context("the linker for WebAssembly is the pinned toolchain's")?;
     Ok(format!("{}/lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-lld", sysroot.trim()))

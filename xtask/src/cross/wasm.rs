@@ -1,4 +1,4 @@
-//! The tests of the simd128 kernels, as programs of WASI in Node.
+//! The tests of the simd128 kernels and of the page's engine, as programs of WASI in Node.
 //!
 //! Browsers and Node run the same kernels in `wasm32-unknown-unknown`; WASI adds the arguments, clock and output that a
 //! test program wants. There is one thread, and a panic ends the program.
@@ -14,6 +14,9 @@ const TARGET: &str = "wasm32-wasip1";
 /// Folder of the C library that the standard library is linked with.
 const LIBC: &str = "/usr/lib/wasm32-wasi";
 
+/// Stack of a module: compilers of grammars descend.
+pub(crate) const STACK_BYTES: usize = 8 << 20;
+
 const PACKAGES: [Package; 2] = [("wasi-libc", "/usr/lib/wasm32-wasi/libc.a"), ("nodejs", "/usr/bin/node")];
 
 /// Builds the tests and runs them.
@@ -25,12 +28,12 @@ pub(super) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     let runner = shell::root().join("xtask/src/cross/run.mjs");
     let flags = format!(
         "-C target-feature=+simd128 -C link-self-contained=no -C link-arg=-L{LIBC} -C link-arg={LIBC}/crt1-command.o \
-         -C link-arg=-lc -C link-arg=--allow-undefined"
+         -C link-arg=-lc -C link-arg=--allow-undefined -C link-arg=-zstack-size={STACK_BYTES}"
     );
     let mut command = toolchain::cargo("test", "std,panic_abort,test");
     command
         .env("CARGO_TARGET_WASM32_WASIP1_LINKER", toolchain::wasm_linker()?)
         .env("CARGO_TARGET_WASM32_WASIP1_RUNNER", format!("node --no-warnings {}", runner.display()))
         .env("CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS", flags);
-    test(command, &["ruvllm-kernels"], TARGET, args, totals)
+    test(command, &["ruvllm-kernels", "ruvllm-wasm"], TARGET, args, totals)
 }

@@ -84,7 +84,7 @@ pub(crate) struct Sampler {
 
 /// Returns a seed where nobody gave one: the time.
 pub fn seed_of_clock() -> u64 {
-    std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64)
+    web_time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64)
 }
 
 impl Sampler {

@@ -15,25 +15,27 @@
 //! Requests that begin alike and come together are computed one after the other up to where they part: the later ones
 //! wait until the first has computed what they share.
 
+mod held;
 mod options;
 mod policy;
 mod task;
 mod tune;
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use crate::EngineError;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::runner::ModelRunner;
 use crate::speculate::draft;
 use crate::tuner::Tuner;
+use held::Held;
 pub use options::SchedulerOptions;
 use policy::{
     Admission, Capacity, Claim, Holder, Limits, Plan, Queued, Running, Shares, VirtualTokenCounters, Waiting,
 };
 use ruvllm_backend::{LogitRows, Segment, States};
 use task::{Cause, Task};
+use web_time::Instant;
 
 /// Waiting requests that are looked at in a step.
 const WINDOW: usize = 32;
@@ -99,7 +101,7 @@ pub struct SchedulerStats {
 /// # Ok::<(), ruvllm_engine::EngineError>(())
 /// ```
 pub struct Scheduler<'a> {
-    runner: &'a mut ModelRunner,
+    runner: Held<'a>,
     options: SchedulerOptions,
     /// Changes the options from step to step.
     tuner: Option<Box<dyn Tuner>>,
@@ -125,6 +127,18 @@ impl<'a> Scheduler<'a> {
     /// # Errors
     /// An option is 0.
     pub fn new(runner: &'a mut ModelRunner, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
+        Scheduler::of(Held::Borrowed(runner), options)
+    }
+
+    /// Makes a scheduler that owns the runner.
+    ///
+    /// # Errors
+    /// As [`Scheduler::new`].
+    pub(crate) fn owning(runner: ModelRunner, options: &SchedulerOptions) -> Result<Scheduler<'static>, EngineError> {
+        Scheduler::of(Held::Owned(Box::new(runner)), options)
+    }
+
+    fn of(runner: Held<'a>, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
         options.validate()?;
         Ok(Scheduler {
             runner,
@@ -147,11 +161,11 @@ impl<'a> Scheduler<'a> {
     /// The prompt is empty or too long, or an option is out of range.
     pub fn submit(&mut self, mut request: GenerateRequest) -> Result<RequestId, EngineError> {
         let chosen = match (&mut self.tuner, request.kv) {
-            (Some(tuner), None) => tuner.choose_kv(&request, self.runner),
+            (Some(tuner), None) => tuner.choose_kv(&request, &self.runner),
             _ => None,
         };
         request.kv = request.kv.or(chosen.map(|(policy, _)| policy));
-        let mut task = Task::new(self.next_id, self.runner, request)?;
+        let mut task = Task::new(self.next_id, &self.runner, request)?;
         task.kv = chosen.map(|(_, choice)| choice);
         self.next_id += 1;
         let id = task.id;
@@ -224,12 +238,12 @@ impl<'a> Scheduler<'a> {
 
     /// Returns the model's runner, to look at.
     pub fn runner(&self) -> &ModelRunner {
-        self.runner
+        &self.runner
     }
 
     /// Returns the model's runner, for work between steps.
     pub(crate) fn runner_mut(&mut self) -> &mut ModelRunner {
-        self.runner
+        &mut self.runner
     }
 
     /// Lets go of requests that are over, failed or cancelled.
@@ -266,7 +280,7 @@ impl<'a> Scheduler<'a> {
             if let Ok(i) = self.running.binary_search_by_key(&id, |task| task.id) {
                 let task = &mut self.running[i];
                 // One that could not be opened is over with this step.
-                task.n_rows = if task.error.is_some() { 0 } else { n.min(task.n_left(self.runner)) };
+                task.n_rows = if task.error.is_some() { 0 } else { n.min(task.n_left(&self.runner)) };
             }
         }
         self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
@@ -332,16 +346,16 @@ impl<'a> Scheduler<'a> {
     /// cost.
     fn propose(&mut self) {
         let n_draft_max = self.options.n_draft_max(self.running.len());
-        let due = self.running.iter_mut().filter_map(|task| task.draftable(self.runner));
+        let due = self.running.iter_mut().filter_map(|task| task.draftable(&self.runner));
         let mut due: Vec<_> = due.map(|answer| (answer, n_draft_max)).collect();
-        draft::propose(self.runner, &mut due);
+        draft::propose(&mut self.runner, &mut due);
     }
 
     /// Opens the sequence of a waiting request.
     fn admit(&mut self, id: u64) {
         let at = self.waiting.iter().position(|task| task.id == id).expect("the policy names who waits");
         let mut task = self.waiting.remove(at).expect("it was found there");
-        match task.open(self.runner) {
+        match task.open(&mut self.runner) {
             Ok(n_again) => self.stats.n_tokens_recomputed += n_again as u64,
             Err(error) => task.error = Some(error),
         }
@@ -354,7 +368,7 @@ impl<'a> Scheduler<'a> {
         let mut i = 0;
         while i < self.running.len() {
             let task = &mut self.running[i];
-            let Err(error) = task.reserve(self.runner) else {
+            let Err(error) = task.reserve(&mut self.runner) else {
                 i += 1;
                 continue;
             };
@@ -374,13 +388,13 @@ impl<'a> Scheduler<'a> {
                 i -= usize::from(victim < i);
             }
         }
-        self.running.iter_mut().for_each(|task| task.prepare(self.runner));
+        self.running.iter_mut().for_each(|task| task.prepare(&mut self.runner));
     }
 
     /// Lends pages of the memory of the KV cache beside what those that run may come to need, and returns whether they
     /// were lent.
     pub(crate) fn lend(&mut self, n_pages: usize) -> bool {
-        let growth = |task: &Task| task.as_running(self.runner, 0, 0).growth_bytes;
+        let growth = |task: &Task| task.as_running(&self.runner, 0, 0).growth_bytes;
         let keep_bytes = self.running.iter().map(growth).sum();
         self.runner.lend(n_pages, keep_bytes)
     }
@@ -397,7 +411,7 @@ impl<'a> Scheduler<'a> {
     /// Sends a running request back to wait.
     fn preempt(&mut self, i: usize, cause: Cause) {
         let mut task = self.running.remove(i);
-        task.preempt(self.runner, self.n_ended, cause);
+        task.preempt(&mut self.runner, self.n_ended, cause);
         let place = self.waiting.partition_point(|other| other.id < task.id);
         self.waiting.insert(place, task);
         self.stats.n_preemptions += 1;
@@ -429,7 +443,7 @@ impl<'a> Scheduler<'a> {
 
 impl Drop for Scheduler<'_> {
     fn drop(&mut self) {
-        self.running.iter_mut().for_each(|task| task.close(self.runner));
+        self.running.iter_mut().for_each(|task| task.close(&mut self.runner));
     }
 }
 

@@ -1,8 +1,7 @@
 //! A request on its way: its answer so far, and its sequence while it runs.
 
-use std::time::{Duration, Instant};
-
 use ruvllm_kvcache::BLOCK_TOKENS;
+use web_time::{Duration, Instant};
 
 use super::policy::{Admission, Holder, Queued, Running, Waiting};
 use crate::EngineError;

@@ -1,6 +1,6 @@
 //! Steps that a tuner fills: it is told what runs, and what its choices cost.
 
-use std::time::Instant;
+use web_time::Instant;
 
 use super::{Event, Scheduler, SchedulerStats};
 use crate::tuner::{Choice, Rows, Situation, StepCost, Tuner, steps_by_default};

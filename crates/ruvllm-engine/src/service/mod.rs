@@ -32,20 +32,21 @@ mod memory;
 mod observer;
 mod owner;
 mod prompts;
+mod steps;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use ruvllm_kvcache::{CacheStats, Usage};
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_text::ModelText;
+use web_time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
@@ -58,6 +59,7 @@ pub use observer::{Observer, Step};
 use owner::{Command, EmbedJob, Owner};
 pub use prompts::SavedPrompt;
 use ruvllm_backend::ModelInfo;
+pub use steps::ServiceSteps;
 
 /// Options of a service.
 pub struct ServiceOptions {
@@ -217,8 +219,33 @@ impl Service {
     /// # Errors
     /// The model has no tokenizer, an option is out of range, or the system starts no thread.
     pub fn start(mut engine: Engine, options: ServiceOptions) -> Result<(Service, ServiceThread), EngineError> {
-        let text = engine.text()?;
         let ServiceOptions { scheduler, queue_max, observer, tuner } = options;
+        let (service, inbox) = Service::of(&engine, &scheduler, queue_max)?;
+        let of_owner = Arc::clone(&service.shared);
+        let run = move || {
+            match crate::Scheduler::new(&mut engine.runner, &scheduler) {
+                Ok(mut scheduler) => {
+                    tuner.into_iter().for_each(|tuner| scheduler.set_tuner(tuner));
+                    Owner::new(scheduler, inbox, of_owner, observer).run();
+                }
+                Err(error) => unreachable!("the options were checked: {error}"),
+            }
+            engine
+        };
+        let thread = std::thread::Builder::new().name("ruvllm-engine".to_owned()).spawn(run).map_err(|error| {
+            let line = format!("cannot start the engine's thread: {error}");
+            EngineError::new(ErrorKind::Stopped, line).with_source(error)
+        })?;
+        Ok((service, ServiceThread(thread)))
+    }
+
+    /// Makes the handle of a service, and the end of its channel that the owner reads.
+    fn of(
+        engine: &Engine,
+        scheduler: &SchedulerOptions,
+        queue_max: usize,
+    ) -> Result<(Service, Receiver<Command>), EngineError> {
+        let text = engine.text()?;
         let (info, n_seq_max) = (engine.info().clone(), engine.runner.n_free());
         scheduler.validate()?;
         let shared = Arc::new(Shared {
@@ -234,22 +261,7 @@ impl Service {
             stats: Mutex::default(),
         });
         let (commands, inbox) = mpsc::channel();
-        let of_owner = Arc::clone(&shared);
-        let run = move || {
-            match crate::Scheduler::new(&mut engine.runner, &scheduler) {
-                Ok(mut scheduler) => {
-                    tuner.into_iter().for_each(|tuner| scheduler.set_tuner(tuner));
-                    Owner::new(scheduler, inbox, of_owner, observer).run();
-                }
-                Err(error) => unreachable!("the options were checked: {error}"),
-            }
-            engine
-        };
-        let thread = std::thread::Builder::new().name("ruvllm-engine".to_owned()).spawn(run).map_err(|error| {
-            let line = format!("cannot start the engine's thread: {error}");
-            EngineError::new(ErrorKind::Stopped, line).with_source(error)
-        })?;
-        Ok((Service { shared, commands }, ServiceThread(thread)))
+        Ok((Service { shared, commands }, inbox))
     }
 
     /// Returns what is known about the model.

@@ -4,11 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use ruvllm_kvcache::PageLender;
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
+use web_time::{Duration, Instant};
 
 use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step, Work, stopping};
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary};
@@ -111,17 +111,39 @@ impl<'a> Owner<'a> {
     /// Works until it is drained, or nobody has a handle and nothing is left to do.
     pub(super) fn run(mut self) {
         while self.receive() {
-            if self.stop_at.is_some_and(|at| Instant::now() >= at) {
-                self.clients.values().for_each(|client| client.cancel.cancel());
-                self.embeds.iter().for_each(|job| job.cancel.cancel());
-            }
-            self.embed();
-            self.work();
-            self.step();
-            self.publish(false);
+            self.turn();
         }
         self.publish(true);
         self.refuse_the_rest();
+    }
+
+    /// Takes all commands there are, without waiting for one, and does one turn of what there is to do. Returns false if there is
+    /// nothing.
+    pub(super) fn step_once(&mut self) -> bool {
+        while let Ok(command) = self.inbox.try_recv() {
+            self.take(command);
+        }
+        if self.is_idle() {
+            return false;
+        }
+        self.turn();
+        true
+    }
+
+    /// Does a piece of everything that waits or runs.
+    fn turn(&mut self) {
+        if self.stop_at.is_some_and(|at| Instant::now() >= at) {
+            self.clients.values().for_each(|client| client.cancel.cancel());
+            self.embeds.iter().for_each(|job| job.cancel.cancel());
+        }
+        self.embed();
+        self.work();
+        self.step();
+        self.publish(false);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle() && self.embeds.is_empty() && self.works.is_empty()
     }
 
     /// Tells those who asked while it ended.
@@ -144,7 +166,7 @@ impl<'a> Owner<'a> {
     fn receive(&mut self) -> bool {
         let mut n_taken = 0;
         loop {
-            let is_idle = self.scheduler.is_idle() && self.embeds.is_empty() && self.works.is_empty();
+            let is_idle = self.is_idle();
             let command = match self.inbox.try_recv() {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) if is_idle => return false,

@@ -4,6 +4,7 @@
 use std::ops::Deref;
 
 use ruvllm_api::logprobs;
+use ruvllm_api::openai::Usage;
 use ruvllm_api::reading::{AnswerEvent, AnswerReader, Whole};
 use ruvllm_api::remote::Calls;
 use ruvllm_api::timings::timings_of;
@@ -162,6 +163,11 @@ impl Summary {
         self.remote.is_none().then_some(&self.generation)
     }
 
+    /// Returns its counts of tokens.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage { n_prompt: self.n_prompt, n_answer: self.n_answer, ..Usage::of(&self.generation) }
+    }
+
     /// Returns how long it took.
     pub(crate) fn timings(&self) -> Value {
         timings_of(&self.generation.timings, self.n_prompt, self.n_answer)
@@ -287,26 +293,4 @@ impl Reading {
 
 fn has_calls(events: &[AnswerEvent]) -> bool {
     events.iter().any(|event| matches!(event, AnswerEvent::Said(CallEvent::Begin { .. })))
-}
-
-/// Counts of tokens, over all answers.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    pub n_prompt: usize,
-    pub n_cached: usize,
-    pub n_answer: usize,
-    /// Tokens of the answers that are thought.
-    pub n_thought: usize,
-}
-
-impl Usage {
-    /// Adds an answer. `is_first` of those to the same prompt, which counts once.
-    pub(crate) fn add(&mut self, summary: &Summary, is_first: bool) {
-        self.n_answer = self.n_answer.saturating_add(summary.n_answer());
-        self.n_thought += summary.n_thought as usize;
-        if is_first {
-            self.n_prompt = self.n_prompt.saturating_add(summary.n_prompt());
-            self.n_cached = self.n_cached.saturating_add(summary.timings.cached_tokens);
-        }
-    }
 }

@@ -3,9 +3,10 @@
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::input::read_input;
+use ruvllm_api::openai::embeddings::pooling;
 use ruvllm_api::remote;
+use ruvllm_engine::Readout;
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{Pooling, Readout};
 use tokio::sync::oneshot;
 
 use super::Call;
@@ -38,19 +39,9 @@ pub(crate) async fn embed(call: &Call, field: &'static str) -> Result<(Vec<Vec<f
     let mut embeddings = Vec::new();
     // One after the other: what others asked for is computed in between.
     for tokens in inputs {
-        embeddings.push(read_out(call, tokens, Readout::Embedding(pooling(call))).await?);
+        embeddings.push(read_out(call, tokens, Readout::Embedding(pooling(&call.body))).await?);
     }
     Ok((embeddings, n_tokens))
-}
-
-/// Returns the way of pooling that a request asks for.
-pub(crate) fn pooling(call: &Call) -> Option<Pooling> {
-    call.body.text("pooling").map(|name| match name {
-        "none" => Pooling::None,
-        "cls" => Pooling::Cls,
-        "last" => Pooling::Last,
-        _ => Pooling::Mean,
-    })
 }
 
 /// Has the engine read something out of a text.

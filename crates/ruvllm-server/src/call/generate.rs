@@ -4,15 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
-use ruvllm_api::generation::token_ids;
+use ruvllm_api::generation::{self, Chooser, Parsed, check_finished};
 use ruvllm_api::limits::AnswerLimits;
-use ruvllm_api::sampling::sampling;
 use ruvllm_api::{progress, remote};
 use ruvllm_backend::{CompletionRequest, Interrupt};
-use ruvllm_engine::{
-    ErrorKind, FinishReason, GenerateRequest, ProgressSink, PromptProgress, SamplingParams, Service, ServiceEvent,
-    Ticket, Unread,
-};
+use ruvllm_engine::{ErrorKind, GenerateRequest, ProgressSink, PromptProgress, Service, ServiceEvent, Ticket, Unread};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::learning;
@@ -44,48 +40,31 @@ impl ParsedRequest {
     /// 400 for values that do not go together.
     pub(crate) fn read(call: &Call, max_tokens: Option<usize>) -> Result<ParsedRequest, ApiError> {
         let (given, options) = (&call.body, &call.server.options);
-        let is_stream = given.is_set("stream");
-        let stream_options = given.get("stream_options");
-        let stop = given.texts("stop");
-        if stop.iter().any(String::is_empty) {
-            return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
-        }
         let engine = call.model.engine();
         if engine.is_none() {
             remote::check(given, &call.model_name)?;
         }
-        let max_tokens = given.get("max_tokens").map_or(max_tokens, |_| given.count("max_tokens"));
-        let min_tokens = given.count("min_tokens").unwrap_or(0);
-        if let Some(max) = max_tokens.filter(|&max| max < min_tokens) {
-            let line = format!("'min_tokens' is {min_tokens}, and the answer may have {max} tokens; ask for fewer");
-            return Err(ApiError::bad("min_tokens", line));
-        }
-        let n_vocab = engine.map_or(0, |service| service.info().n_vocab);
+        let chooser = engine.map(|service| Chooser {
+            tokenizer: service.text().tokenizer(),
+            n_vocab: service.info().n_vocab,
+            sampling: &options.sampling,
+        });
+        let Parsed { n_choices, is_stream, include_usage, is_truncated, request } =
+            Parsed::read(given, max_tokens, chooser)?;
         let priority = call.tenant.priority.saturating_add(given.int("priority").unwrap_or(0) as i8);
         Ok(ParsedRequest {
-            n_choices: given.count("n").unwrap_or(1),
+            n_choices,
             is_stream,
-            include_usage: stream_options.is_some_and(|options| options["include_usage"] == true),
-            is_truncated: given.text("truncation").map_or(options.truncates, |how| how == "auto"),
+            include_usage,
+            is_truncated: is_truncated.unwrap_or(options.truncates),
             request: GenerateRequest {
-                // -1 is no count.
-                max_tokens,
-                min_tokens,
-                stop_tokens: token_ids(given, "stop_token_ids", n_vocab)?,
-                sampling: match engine {
-                    Some(service) => sampling(given, &options.sampling, service.text().tokenizer(), n_vocab)?,
-                    // The other server reads them.
-                    None => SamplingParams::default(),
-                },
-                stop,
-                ignore_eos: given.is_set("ignore_eos"),
-                ignore_cache: !given.flag("cache_prompt", true) || slot::is_erased(call),
+                ignore_cache: request.ignore_cache || slot::is_erased(call),
                 tenant: call.tenant.id,
                 adapters: call.adapters.clone(),
                 speculation: options.speculation,
                 priority,
                 deadline: call.deadline,
-                ..GenerateRequest::default()
+                ..request
             },
         })
     }
@@ -245,7 +224,7 @@ impl Choices {
     fn ended(&mut self, i: usize, summary: Summary) -> Result<Option<(usize, Chunk)>, ApiError> {
         self.n_open -= 1;
         self.record(&summary);
-        let summary = finished(summary)?;
+        check_finished(summary.finish_reason, summary.n_answer())?;
         let rest = summary.text.get(self.n_told[i]..).unwrap_or_default().to_owned();
         Ok(Some((i, Chunk::End(rest, Box::new(summary)))))
     }
@@ -360,39 +339,11 @@ impl Submitted {
 /// # Errors
 /// 400, with both numbers.
 pub(crate) fn check_fits(call: &Call, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
-    let (info, n_tokens) = (call.model.service()?.info(), n_prompt + n_more);
-    if n_tokens <= info.n_ctx {
-        return Ok(());
-    }
-    let advice = match info.n_ctx < info.n_ctx_train {
-        true => format!("open it with a larger context (the model allows {}) or shorten the prompt", info.n_ctx_train),
-        false => "shorten the prompt".to_owned(),
-    };
-    // The words are those that clients of llama.cpp look for.
-    let n_ctx = info.n_ctx;
-    let line = format!("the request ({n_tokens} tokens) exceeds the available context size ({n_ctx} tokens); {advice}");
-    let error = ApiError::new(StatusCode::BAD_REQUEST, line).code("context_length_exceeded");
-    Err(ApiError { beyond: Some((n_prompt, n_ctx)), ..error })
+    generation::check_fits(call.model.service()?.info(), n_prompt, n_more)
 }
 
 /// Adds when to come again to the refusal of a full queue.
 pub(crate) fn with_retry(call: &Call, error: ApiError) -> ApiError {
     let is_full = error.status == StatusCode::TOO_MANY_REQUESTS;
     ApiError { retry_after_s: is_full.then(|| call.model.retry_after_s()), ..error }
-}
-
-/// Turns an answer that did not come to its end into an error.
-fn finished(summary: Summary) -> Result<Summary, ApiError> {
-    let n = summary.n_answer();
-    match summary.finish_reason {
-        FinishReason::Stop | FinishReason::Length => Ok(summary),
-        FinishReason::Deadline => {
-            let line = format!("the request's time was over after {n} tokens; allow more of it or ask for less");
-            Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, line).code("timeout"))
-        }
-        FinishReason::Cancelled => {
-            let line = format!("the server stopped after {n} tokens of the answer");
-            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping"))
-        }
-    }
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, PoisonError};
 
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
-use ruvllm_api::response_format::source;
-use ruvllm_engine::{GenerateRequest, Grammar, GrammarCompiler, GrammarError, GrammarSource};
+use ruvllm_api::form::{AnswerForm, for_stops_of};
+use ruvllm_engine::{GenerateRequest, Grammar};
 
 use super::Call;
 use crate::state::gate::offload;
@@ -13,14 +13,15 @@ use crate::state::gate::offload;
 /// Returns a compiled grammar for a request, and keeps memory for it until its answers are over.
 ///
 /// # Errors
-/// As [`GrammarCompiler::compile`]; 503: the grammars of others have the memory.
-pub(crate) async fn compiled(
-    call: &Call,
-    source: GrammarSource,
-    compile: impl FnOnce(&GrammarCompiler, &GrammarSource) -> Result<Grammar, GrammarError> + Send + 'static,
-) -> Result<Grammar, ApiError> {
+/// As [`AnswerForm::compile`]; 503: the grammars of others have the memory.
+pub(crate) async fn compiled(call: &Call, form: AnswerForm) -> Result<Grammar, ApiError> {
+    let of_error = form.clone();
+    taken(call, form).await.map_err(|error| of_error.named(error))
+}
+
+async fn taken(call: &Call, form: AnswerForm) -> Result<Grammar, ApiError> {
     let tenant = call.tenant.id;
-    let grammar = match call.model.grammars.find(tenant, &source) {
+    let grammar = match call.model.grammars.find(tenant, &form.source) {
         Some(grammar) => grammar,
         None => {
             // Of each tenant one is compiled at once: however many one sends, others find a thread. The turn lasts as long as
@@ -29,8 +30,8 @@ pub(crate) async fn compiled(
             let model = Arc::clone(&call.model);
             let work = move || {
                 let _turn = turn;
-                let grammar = compile(model.service()?.grammar_compiler()?, &source)?;
-                model.grammars.keep(tenant, source, grammar.clone());
+                let grammar = form.compile(model.service()?.grammar_compiler()?)?;
+                model.grammars.keep(tenant, form.source, grammar.clone());
                 Ok(grammar)
             };
             offload(work).await?
@@ -54,17 +55,6 @@ pub(crate) async fn grammar(call: &Call, request: &GenerateRequest) -> Result<Op
         // The other server holds its answer to the form.
         return Ok(None);
     }
-    let Some((field, source)) = source(&call.body)? else { return Ok(None) };
-    if request.ignore_eos {
-        let line = format!("'ignore_eos' does not go with '{field}': the answer ends where its form is complete");
-        return Err(ApiError::bad("ignore_eos", line));
-    }
-    let grammar = compiled(call, source, GrammarCompiler::compile).await;
-    let grammar = grammar.map_err(|error| ApiError { param: Some(field.to_owned()), ..error })?;
-    Ok(Some(for_stops_of(request, grammar)))
-}
-
-/// Returns the grammar of a request's answer: what its stop texts cut off is missing in the form.
-pub(crate) fn for_stops_of(request: &GenerateRequest, grammar: Grammar) -> Grammar {
-    if request.stop.is_empty() { grammar } else { grammar.with_stops() }
+    let Some(form) = AnswerForm::of_field(&call.body, request)? else { return Ok(None) };
+    Ok(Some(for_stops_of(request, compiled(call, form).await?)))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
+use ruvllm_api::learning::answer_id;
 use ruvllm_api::remote::missing;
 use ruvllm_engine::{AdapterSet, LogitsProcessor, Readout};
 use ruvllm_learning as learning;
@@ -40,14 +41,6 @@ pub(crate) fn logits_processor(call: &Call, choice: usize) -> Option<Arc<dyn Log
     }
     let tenant = learning.opened(&call.tenant)?;
     Some(tenant.logits_processor(call.task.clone(), Some(&answer_id(&call.id, choice))))
-}
-
-/// Returns what the engine calls an answer of a request.
-pub(crate) fn answer_id(call: &str, choice: usize) -> String {
-    match choice {
-        0 => call.to_owned(),
-        choice => format!("{call}.{choice}"),
-    }
 }
 
 /// Returns what a model is taught.

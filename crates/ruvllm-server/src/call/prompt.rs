@@ -2,7 +2,7 @@
 
 use ruvllm_api::error::ApiError;
 use ruvllm_api::remote::missing;
-use ruvllm_api::{input, messages, remote, thinking};
+use ruvllm_api::{generation, input, messages, remote, thinking};
 use ruvllm_backend::CompletionRequest;
 use ruvllm_engine::GenerateRequest;
 use ruvllm_engine::template::ChatInput;
@@ -64,17 +64,6 @@ pub(crate) struct Conversation {
     pub begun: Option<String>,
     /// Whether the prompt ends with what opens an answer.
     pub opens_answer: bool,
-}
-
-/// Reads of how many tokens log-probabilities are told beside those of the answer; none unless they are asked for.
-pub(crate) fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
-    match (call.body.is_set("logprobs"), call.body.count("top_logprobs")) {
-        (true, n) => Ok(Some(n.unwrap_or(0))),
-        (false, Some(n)) if n > 0 => {
-            Err(ApiError::bad("top_logprobs", "'top_logprobs' needs 'logprobs'; set that to true as well"))
-        }
-        (false, _) => Ok(None),
-    }
 }
 
 impl Call {
@@ -186,6 +175,5 @@ pub(crate) fn shorten(call: &Call, asked: &ParsedRequest, prompts: &mut [Vec<u32
 /// # Errors
 /// 501: another server answers for the model.
 pub(crate) fn prompt_max(call: &Call, request: &GenerateRequest) -> Result<usize, ApiError> {
-    let n_ctx = call.model.service()?.info().n_ctx;
-    Ok(n_ctx - request.max_tokens.unwrap_or(1).clamp(1, (n_ctx / 2).max(1)))
+    Ok(generation::prompt_max(call.model.service()?.info().n_ctx, request))
 }

@@ -6,10 +6,10 @@ use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required, unheeded};
 use ruvllm_api::generation::{MODEL, PARSE_SPECIAL};
 use ruvllm_api::thinking::{self, EFFORTS};
+use ruvllm_api::tokens::{self, DETOKENIZE, TOKENIZE};
 use ruvllm_api::{messages, tools};
 use ruvllm_engine::ChatOptions;
 use ruvllm_engine::template::ChatInput;
-use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
 use ruvllm_engine::tools::ToolUse;
 use serde_json::{Value, json};
 
@@ -17,25 +17,6 @@ use crate::call::response::json_response;
 use crate::call::{Call, Endpoint, Handler, HandlerFuture, ServerCall};
 use crate::state::gate::offload;
 use crate::state::server::stopping;
-
-const TOKENIZE: &[Field] = &[
-    required("text", Kind::Text, "the text").also(&["content", "prompt"]),
-    optional("add_special", Kind::Bool, "add the tokens that the model wants at the beginning and the end")
-        .also(&["add_special_tokens"]),
-    optional("parse_special", Kind::Bool, "read <|im_start|> and its like as one token"),
-    optional(
-        "with_pieces",
-        Kind::Bool,
-        "return each token as an object of its id and its piece: its text, or its bytes where they are no text",
-    ),
-    MODEL,
-];
-
-const DETOKENIZE: &[Field] = &[
-    required("tokens", Kind::List(&Kind::Int(0, u32::MAX as i64), 0, 1 << 24), "the tokens"),
-    optional("render_special", Kind::Bool, "write control tokens as their text"),
-    MODEL,
-];
 
 const APPLY_TEMPLATE: &[Field] = &[
     required("messages", messages::MESSAGES, "the conversation"),
@@ -126,26 +107,8 @@ fn ok(value: &Value) -> Result<Response<Body>, ApiError> {
 fn tokenize(call: Call) -> HandlerFuture {
     Box::pin(async move {
         offload(move || {
-            let (service, given) = (call.model.service()?, &call.body);
-            let (add_special, parse_special) = (given.is_set("add_special"), given.is_set("parse_special"));
-            let tokenizer = service.text().tokenizer();
-            let text = given.text("text").unwrap_or_default();
-            let tokens = tokenizer.encode(text, EncodeOptions { add_special, parse_special })?;
-            let n = tokens.len();
-            let piece = |id: &u32| {
-                let bytes = tokenizer.token_bytes(*id).unwrap_or_default();
-                let piece = std::str::from_utf8(&bytes).map_or_else(|_| json!(bytes), |text| json!(text));
-                json!({ "id": id, "piece": piece })
-            };
-            let mut answer = json!({ "tokens": tokens, "count": n, "max_model_len": service.info().n_ctx });
-            if given.is_set("with_pieces") {
-                let lossy =
-                    |id: &u32| String::from_utf8_lossy(&tokenizer.token_bytes(*id).unwrap_or_default()).into_owned();
-                // The name that pieces had before, for one release.
-                answer["pieces"] = tokens.iter().map(lossy).collect();
-                answer["tokens"] = tokens.iter().map(piece).collect();
-            }
-            ok(&answer)
+            let service = call.model.service()?;
+            ok(&tokens::tokenize(&call.body, service.text(), service.info().n_ctx)?)
         })
         .await
     })
@@ -168,18 +131,7 @@ fn tokenizer_info(call: Call) -> HandlerFuture {
 }
 
 fn detokenize(call: Call) -> HandlerFuture {
-    Box::pin(async move {
-        let tokenizer = call.text()?.tokenizer();
-        let ids = call.body.list("tokens").into_iter().flatten();
-        let ids: Vec<u32> = ids.filter_map(|id| Some(id.as_f64()? as u32)).collect();
-        let n_vocab = tokenizer.vocab_len();
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= n_vocab) {
-            return Err(ApiError::bad("tokens", format!("token {id} is outside the vocabulary of {n_vocab}")));
-        }
-        let options = DecodeOptions { render_special: call.body.is_set("render_special") };
-        let text = tokenizer.decode(&ids, options);
-        ok(&json!({ "text": text, "content": text, "prompt": text }))
-    })
+    Box::pin(async move { ok(&tokens::detokenize(&call.body, call.text()?)?) })
 }
 
 fn apply_template(call: Call) -> HandlerFuture {

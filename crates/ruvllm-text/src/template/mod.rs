@@ -32,12 +32,12 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::SystemTime;
 
 use minijinja::machinery::{CodeGenerator, Instructions, Vm, WhitespaceConfig, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind as JinjaErrorKind, UndefinedBehavior, context};
+use web_time::SystemTime;
 
 pub(crate) use marks::Marks;
 

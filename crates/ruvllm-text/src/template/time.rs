@@ -1,6 +1,6 @@
 //! `strftime_now`: the date, as templates write it into system prompts.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use web_time::{SystemTime, UNIX_EPOCH};
 
 const MONTHS: [&str; 12] = [
     "January",

@@ -1,7 +1,10 @@
 //! A range of addresses whose large pages come and go one by one.
 
+#[cfg(not(target_family = "wasm"))]
+use super::AlignedVec;
 use super::pages::PAGE_BYTES;
-use super::{ALIGN, AlignedVec};
+#[cfg(target_family = "wasm")]
+use super::wasm::Grown;
 use memmap2::{MmapMut, MmapOptions};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -9,7 +12,8 @@ use std::ptr::NonNull;
 /// Zeroed bytes in large pages that become memory when they are first touched and can be given back.
 ///
 /// Reserving costs addresses only, so several ranges may together be far larger than what is ever used of them. Where
-/// the system has no maps, the range is ordinary memory and giving pages back does nothing.
+/// the system has no maps, the range is ordinary memory and giving pages back does nothing; on WebAssembly it is memory that the
+/// module grows by, of which the host makes real what is touched.
 ///
 /// ```
 /// use ruvllm_threads::arena::PageRange;
@@ -31,8 +35,14 @@ enum Memory {
         map: MmapMut,
         start: NonNull<u8>,
     },
-    Heap(AlignedVec<u8>),
+    Heap(Heap),
 }
+
+/// Memory of a range where there are no maps.
+#[cfg(not(target_family = "wasm"))]
+type Heap = AlignedVec<u8>;
+#[cfg(target_family = "wasm")]
+type Heap = Grown;
 
 // SAFETY: the map is owned, and its bytes may be read and written on any thread.
 unsafe impl Send for PageRange {}
@@ -47,7 +57,7 @@ impl PageRange {
     pub fn reserve(n_bytes: usize) -> Option<PageRange> {
         let len = n_bytes.checked_next_multiple_of(PAGE_BYTES).filter(|&len| isize::try_from(len).is_ok())?;
         if cfg!(not(any(unix, windows))) {
-            return Some(PageRange { memory: Memory::Heap(AlignedVec::new(len)), len });
+            return Some(PageRange { memory: Memory::Heap(heap(len)?), len });
         }
         // A map begins at any small page: room to begin at a large one.
         let mapped = len.checked_add(PAGE_BYTES)?;
@@ -102,6 +112,17 @@ impl PageRange {
     }
 }
 
+/// Returns so many zeros of ordinary memory.
+#[cfg(not(target_family = "wasm"))]
+fn heap(len: usize) -> Option<Heap> {
+    Some(AlignedVec::new(len))
+}
+
+#[cfg(target_family = "wasm")]
+fn heap(len: usize) -> Option<Heap> {
+    Grown::take(len)
+}
+
 impl Deref for PageRange {
     type Target = [u8];
 
@@ -128,7 +149,7 @@ impl std::fmt::Debug for PageRange {
     }
 }
 
-const _: () = assert!(PAGE_BYTES.is_multiple_of(ALIGN));
+const _: () = assert!(PAGE_BYTES.is_multiple_of(super::ALIGN));
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
+
+use web_time::Instant;
 
 /// The time that detectors count from.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);

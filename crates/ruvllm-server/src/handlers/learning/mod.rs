@@ -8,9 +8,11 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use ruvllm_api::error::ApiError;
-use ruvllm_api::fields::{Field, Kind, optional, required};
+use ruvllm_api::fields::{Field, Kind, optional};
 use ruvllm_api::generation::MODEL;
-use ruvllm_api::learning::{generation_json, item_json, judged_json, with_stats};
+use ruvllm_api::learning::{
+    FEEDBACK, MEMORY, answer_id, generation_json, item_json, judged_json, not_empty, own_id, with_stats,
+};
 use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{EngineError, ErrorKind, Readout};
 use ruvllm_learning as learning;
@@ -20,21 +22,10 @@ use ruvllm_witness::number_of;
 use serde_json::{Value, json};
 
 use self::patterns::Said;
-use crate::call::learning::{answer_id, model_state, opened, states};
+use crate::call::learning::{model_state, opened, states};
 use crate::call::response::json_response;
 use crate::call::{Call, Endpoint, Handler, HandlerFuture};
 use crate::state::gate::offload;
-
-/// What ids of answers begin with in the APIs.
-const PREFIXES: [&str; 4] = ["chatcmpl-", "cmpl-", "resp_", "msg_"];
-
-const FEEDBACK: &[Field] = &[
-    required("id", Kind::Text, "of the answer, as it came back with it"),
-    optional("choice", Kind::Int(0, 1 << 20), "which of several answers; the first one if it is left out"),
-    optional("score", Kind::Number(0.0, 1.0), "what it was worth: it is learned by as much, and at 0 not given again"),
-    optional("correction", Kind::Text, "what it should have been; it is given when the same is asked again"),
-    MODEL,
-];
 
 /// What can be done with what was learned.
 const ACTIONS: [&str; 5] = ["enable", "disable", "publish", "rollback", "undo"];
@@ -45,18 +36,6 @@ const LEARNING: &[Field] = &[
     optional("item", Kind::Int(1, 1 << 52), "undo: the item, as feedback returns it and GET /v1/learning lists it"),
     optional("generation", Kind::Int(0, 1 << 52), "rollback: the generation to go back to; 0 is the model alone"),
     optional("why", Kind::Text, "publish: what the generation is for, in a line"),
-    MODEL,
-];
-
-const MEMORY: &[Field] = &[
-    required("question", Kind::Text, "what is asked, as the only message of a conversation"),
-    required("answer", Kind::Text, "what is to be answered"),
-    optional("wrong", Kind::Bool, "it is what is not to be answered"),
-    optional(
-        "pattern",
-        Kind::Bool,
-        "keep question and answer as text too, as a pattern: GET /v1/memory lists them then",
-    ),
     MODEL,
 ];
 
@@ -271,20 +250,11 @@ fn remember(call: Call) -> HandlerFuture {
     })
 }
 
-/// What says nothing would be given as the answer to whatever is nearly as empty.
-fn not_empty(name: &str, text: &str) -> Result<(), ApiError> {
-    match text.trim().is_empty() {
-        true => Err(ApiError::bad(name, format!("'{name}' is empty; say what is to be remembered"))),
-        false => Ok(()),
-    }
-}
-
 fn feedback(call: Call) -> HandlerFuture {
     Box::pin(async move {
         let tenant = opened(&call).await?;
         let id = call.body.text("id").unwrap_or_default().to_owned();
-        let own = PREFIXES.iter().find_map(|prefix| id.strip_prefix(prefix)).unwrap_or(&id);
-        let own = answer_id(own, call.body.count("choice").unwrap_or(0));
+        let own = answer_id(own_id(&id), call.body.count("choice").unwrap_or(0));
         let score = call.body.get("score").and_then(Value::as_f64);
         let (item, pattern);
         match (score, call.body.text("correction")) {

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use ruvllm_api::error::{ApiError, Shape};
+use ruvllm_api::openai::chat::n_logprobs;
 use ruvllm_api::reading::{AnswerEvent, ToolCall};
 use ruvllm_api::tools::call_id;
 use ruvllm_engine::FinishReason;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use crate::call::Call;
 use crate::call::answer::{Chunk, Piece, Reading, Summary};
 use crate::call::generate::{Choices, ParsedRequest};
-use crate::call::prompt::{Prompt, n_logprobs};
+use crate::call::prompt::Prompt;
 use crate::call::response::json_response;
 use crate::call::stream::{self, Disconnected, Events};
 use crate::handlers::ollama::names::of_answer;
@@ -38,7 +39,7 @@ pub(super) fn asked(call: &Call) -> Result<ParsedRequest, ApiError> {
     let given = &call.body;
     let mut asked = ParsedRequest::read(call, None)?;
     (asked.is_stream, asked.is_truncated) = (given.flag("stream", true), given.flag("truncate", true));
-    asked.request.logprobs = n_logprobs(call)?;
+    asked.request.logprobs = n_logprobs(&call.body)?;
     Ok(asked)
 }
 

@@ -5,12 +5,13 @@ use ruvllm_api::adapters::{ADAPTER, ADAPTERS};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required};
 use ruvllm_api::generation::{MODEL, POOLING, USER};
+use ruvllm_api::openai::embeddings::pooling;
 use ruvllm_api::remote;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{ModelText, Readout};
 use serde_json::json;
 
-use crate::call::embed::{pooling, read_out};
+use crate::call::embed::read_out;
 use crate::call::response::json_response;
 use crate::call::{Call, HandlerFuture};
 use crate::handlers::ollama::answer::{load_duration, nanoseconds};
@@ -83,7 +84,7 @@ async fn embed(call: &Call, texts: Vec<String>, is_truncated: bool) -> Result<(u
     let mut embeddings = Vec::new();
     // One after the other: what others asked for is computed in between.
     for tokens in inputs {
-        let embedding = read_out(call, tokens, Readout::Embedding(pooling(call))).await?;
+        let embedding = read_out(call, tokens, Readout::Embedding(pooling(&call.body))).await?;
         embeddings.push(if n_wanted < embedding.len() { cut(&embedding[..n_wanted]) } else { embedding });
     }
     Ok((n_tokens, embeddings))

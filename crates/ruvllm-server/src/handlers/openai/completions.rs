@@ -5,17 +5,18 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use ruvllm_api::error::{ApiError, Shape};
-use ruvllm_api::fields::{Field, Kind, optional, required};
-use ruvllm_api::input::{INPUT, encode_part, read_input, text_of};
+use ruvllm_api::input::{encode_part, read_input, text_of};
 use ruvllm_api::logprobs;
+use ruvllm_api::openai::completions::MAX_TOKENS;
+use ruvllm_api::openai::{Usage, finish_json};
 use ruvllm_api::progress::with_progress;
 use ruvllm_api::remote::missing;
-use ruvllm_api::timings::{Clocks, TIMINGS_PER_TOKEN, timed};
+use ruvllm_api::timings::{Clocks, timed};
 use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{Readout, Service, TokenLogprobs};
 use serde_json::{Value, json};
 
-use crate::call::answer::{Chunk, Summary, Usage};
+use crate::call::answer::{Chunk, Summary};
 use crate::call::embed::read_out;
 use crate::call::generate::{Choices, ParsedRequest};
 use crate::call::grammar::grammar;
@@ -24,33 +25,8 @@ use crate::call::response::json_response;
 use crate::call::stream::{self, Disconnected, Events};
 use crate::call::verbose::with_verbose;
 use crate::call::{Call, HandlerFuture};
-use crate::handlers::openai::{chunk, finish_json, head, usage_json};
+use crate::handlers::openai::{chunk, head};
 use crate::state::gate::offload;
-
-/// What is written where a request does not say how much, as OpenAI has it.
-const MAX_TOKENS: usize = 16;
-
-/// What a completion may say beside how the answer is written.
-pub(super) const FIELDS: &[Field] = &[
-    required("prompt", INPUT, "a text, or its tokens; or several of them, each of which is continued n times"),
-    optional(
-        "suffix",
-        Kind::Text,
-        "what stands behind the answer: the model fills in the middle, if it was trained to; with one prompt of text",
-    ),
-    TIMINGS_PER_TOKEN,
-    optional("echo", Kind::Bool, "begin the answer with the prompt"),
-    optional(
-        "logprobs",
-        Kind::Int(0, 20),
-        "tell the log-probability of each token and of this many of the likeliest ones",
-    ),
-    optional(
-        "best_of",
-        Kind::Int(1, 64),
-        "write this many answers and return the n likeliest, by the mean of their tokens",
-    ),
-];
 
 /// Continues texts.
 pub(super) fn answer(call: Call) -> HandlerFuture {
@@ -190,7 +166,7 @@ fn whole(
 ) -> Result<Response<Body>, ApiError> {
     let (mut usage, mut choices) = (Usage::default(), Vec::new());
     for (prompt_idx, summaries) in summaries.chunks(asked.n_choices).enumerate() {
-        summaries.iter().enumerate().for_each(|(i, summary)| usage.add(summary, i == 0));
+        summaries.iter().enumerate().for_each(|(i, summary)| usage.add(summary.usage(), i == 0));
         let mut best: Vec<&Summary> = summaries.iter().collect();
         if n_best < best.len() {
             best.sort_by(|a, b| logprobs::mean(b).total_cmp(&logprobs::mean(a)));
@@ -213,7 +189,7 @@ fn whole(
     }
     let mut answer = self::head(call, "cmpl", "text_completion");
     answer["choices"] = json!(choices);
-    answer["usage"] = usage_json(&usage);
+    answer["usage"] = usage.json();
     if let Some(first) = summaries.first() {
         answer["timings"] = first.timings();
         answer = with_verbose(answer, call, asked, first);
@@ -257,7 +233,7 @@ async fn write(
                 }
             }
             Ok(Some((i, Chunk::End(rest, summary)))) => {
-                usage.add(&summary, i % asked.n_choices == 0);
+                usage.add(summary.usage(), i % asked.n_choices == 0);
                 times = summary.timings();
                 let reason = finish_json(summary.finish_reason);
                 let last = timed(choice(i, &rest, Value::Null, Some(reason)), &times);
@@ -269,7 +245,7 @@ async fn write(
     }
     if asked.include_usage {
         let mut last = chunk(&head, &asked, json!([]));
-        last["usage"] = usage_json(&usage);
+        last["usage"] = usage.json();
         events.send(&timed(last, &times)).await?;
     }
     events.send_done().await

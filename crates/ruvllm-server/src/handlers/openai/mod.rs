@@ -8,47 +8,19 @@ mod rerank;
 mod responses;
 pub(crate) mod stored;
 use axum::http::Method;
-use ruvllm_api::fields::{Field, Kind, Unsupported, optional, unheeded};
-use ruvllm_api::generation::GENERATION;
+use ruvllm_api::fields::Unsupported;
 use ruvllm_api::llamacpp::{ALIKE, OF_CHATS};
+use ruvllm_api::openai::{self as api, HINTS, Head, UNSUPPORTED};
 use ruvllm_api::sampling::SAMPLING;
-use ruvllm_api::{BUILD, tools};
-use ruvllm_engine::FinishReason;
-use serde_json::{Value, json};
+use ruvllm_api::tools;
+use serde_json::Value;
 
-use crate::call::answer::Usage;
 use crate::call::generate::ParsedRequest;
 use crate::call::{Call, Endpoint, Handler};
 
 const POST: Endpoint = Endpoint { run: Handler::Model(chat::answer), ..Endpoint::POST };
 
-/// What clients of OpenAI's API send along, and the server does without.
-const HINTS: &[Field] = &[
-    optional("prompt_cache_key", Kind::Text, "a hint for caches; prompts that begin alike are found by their tokens"),
-    optional("safety_identifier", Kind::Text, "a label of whoever asks; the answer does not depend on it"),
-    unheeded("prompt_cache_retention", Kind::Any, "what is cached is kept while there is room"),
-    unheeded("client_metadata", Kind::Any, "a label"),
-    unheeded("keep_alive", Kind::Any, "models are kept as the server's options say"),
-    unheeded("service_tier", Kind::Text, "there is one tier"),
-];
-
-/// How long an answer should be, of which there is one way.
-const VERBOSITY: Field = unheeded(
-    "verbosity",
-    Kind::Word(&["low", "medium", "high"]),
-    "how long the answer should be; what is said in the prompt counts",
-);
-
-/// Fields of OpenAI's API that ask for what this server does not do.
-const UNSUPPORTED: &Unsupported = &[
-    ("audio", "the model writes text only"),
-    ("prediction", "predicted outputs are not taken; repeated text is fast without"),
-    ("web_search_options", "the server does not search"),
-    ("functions", "use tools"),
-    ("function_call", "use tool_choice"),
-];
-
-/// The same of the API of responses.
+/// Fields of the API of responses that ask for what this server does not do.
 const RESPONSES_UNSUPPORTED: &Unsupported = &[
     ("prompt", "the server keeps no prompts; send it"),
     ("max_tool_calls", "calls are the client's to make; parallel_tool_calls false asks for one at a time"),
@@ -61,7 +33,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/chat/completions",
         also: &["/chat/completions"],
         summary: "Answers a conversation",
-        fields: &[chat::FIELDS, tools::CHAT, SAMPLING, GENERATION, HINTS, ALIKE, OF_CHATS],
+        fields: api::chat::TABLE,
         unsupported: UNSUPPORTED,
         answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage", "timings"],
         ..POST
@@ -69,7 +41,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/completions",
         summary: "Continues a text",
-        fields: &[completions::FIELDS, SAMPLING, GENERATION, HINTS, ALIKE, OF_CHATS],
+        fields: api::completions::TABLE,
         unsupported: UNSUPPORTED,
         answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage", "timings"],
         run: Handler::Model(completions::answer),
@@ -98,7 +70,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/embeddings",
         summary: "Returns the embedding of texts",
-        fields: &[embeddings::FIELDS],
+        fields: &[api::embeddings::FIELDS],
         answers: &["object", "data", "model", "usage"],
         run: Handler::Model(embeddings::answer),
         ..POST
@@ -139,35 +111,10 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
 ];
 
-/// Returns the counts of tokens as OpenAI names them.
-fn usage_json(usage: &Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.n_prompt,
-        "completion_tokens": usage.n_answer,
-        "total_tokens": usage.n_prompt + usage.n_answer,
-        "prompt_tokens_details": { "cached_tokens": usage.n_cached },
-        "completion_tokens_details": { "reasoning_tokens": usage.n_thought },
-    })
-}
-
-/// Returns why an answer ended, as OpenAI names it.
-fn finish_json(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        _ => "length",
-    }
-}
-
-/// Returns what every answer begins with. The fingerprint tells builds and instruction sets apart: within one, a seed
-/// gives the same tokens.
+/// Returns what every answer begins with.
 fn head(call: &Call, prefix: &str, object: &str) -> Value {
-    json!({
-        "id": format!("{prefix}-{}", call.id),
-        "object": object,
-        "created": now_s(),
-        "model": &*call.model_name,
-        "system_fingerprint": format!("{BUILD}-{}", fingerprint(call)),
-    })
+    let (id, device) = (format!("{prefix}-{}", call.id), fingerprint(call));
+    api::head(Head { id: &id, object, model: &call.model_name, device })
 }
 
 /// Returns what the tokens of an answer depend on beside the build: the instruction set, or that another server chooses them.
@@ -175,17 +122,7 @@ fn fingerprint(call: &Call) -> &str {
     call.model.engine().map_or("remote", |service| &service.info().device.name)
 }
 
-/// Returns a piece of a streamed answer. Where the last one tells the usage, the others say that it is to come.
+/// Returns a piece of a streamed answer.
 fn chunk(head: &Value, asked: &ParsedRequest, choices: Value) -> Value {
-    let mut chunk = head.clone();
-    chunk["choices"] = choices;
-    if asked.include_usage {
-        chunk["usage"] = Value::Null;
-    }
-    chunk
-}
-
-/// Returns seconds since 1970.
-fn now_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    api::chunk(head, asked.include_usage, choices)
 }

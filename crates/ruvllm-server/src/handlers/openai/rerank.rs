@@ -8,11 +8,12 @@ use ruvllm_api::adapters::{ADAPTER, ADAPTERS};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required, unheeded};
 use ruvllm_api::generation::{MODEL, POOLING, USER};
+use ruvllm_api::openai::embeddings::pooling;
 use ruvllm_engine::Readout;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use serde_json::{Value, json};
 
-use crate::call::embed::{pooling, read_out};
+use crate::call::embed::read_out;
 use crate::call::response::json_response;
 use crate::call::{Call, HandlerFuture};
 use crate::state::gate::offload;
@@ -137,7 +138,7 @@ async fn score_by_cosine(call: &Call, query: String, documents: &[String]) -> Re
     let (mut vectors, mut n_tokens) = (Vec::new(), 0);
     for tokens in offload(encode).await? {
         n_tokens += tokens.len();
-        vectors.push(read_out(call, tokens, Readout::Embedding(pooling(call))).await?);
+        vectors.push(read_out(call, tokens, Readout::Embedding(pooling(&call.body))).await?);
     }
     let cosine = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>().clamp(-1.0, 1.0);
     Ok((vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect(), n_tokens))

@@ -8,6 +8,7 @@ use ruvllm_api::fields::{Field, Kind, joined as joined_tables, optional, require
 use ruvllm_api::generation::{MODEL, PARSE_SPECIAL, PRIORITY, STREAM, TIMEOUT, TRUNCATION, USER};
 use ruvllm_api::learning::PATTERNS;
 use ruvllm_api::messages::{PARSED, PARSED_ARGUMENTS, joined};
+use ruvllm_api::openai::{VERBOSITY, now_s};
 use ruvllm_api::reading::{ToolCall, Whole};
 use ruvllm_api::response_format::TEXT_FORMAT;
 use ruvllm_api::thinking;
@@ -25,7 +26,6 @@ use crate::call::response::json_response;
 use crate::call::tools::read_tools;
 use crate::call::{Call, HandlerFuture};
 use crate::handlers::openai::stored::{self, Keeping};
-use crate::handlers::openai::{VERBOSITY, now_s};
 
 const PART: &[Field] = &[
     required("type", Kind::Word(&["input_text", "output_text"]), "the model reads text only"),

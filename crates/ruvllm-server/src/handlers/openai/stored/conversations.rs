@@ -3,12 +3,12 @@
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::ValidBody;
+use ruvllm_api::openai::now_s;
 use ruvllm_sona::documents::NewDocument;
 use ruvllm_sona::{SonaError, SonaErrorKind};
 use serde_json::{Value, json};
 
 use crate::call::{HandlerFuture, ServerCall};
-use crate::handlers::openai::now_s;
 use crate::handlers::openai::stored::failed;
 use crate::handlers::openai::stored::own::{CONVERSATION, Own, named, no_conversation, part_of, with_own};
 

@@ -1,0 +1,44 @@
+// The API is that of `@ruvllm/node`; what only browsers have is here.
+
+import type { Engine, LoadOptions as CommonOptions, LoadProgress as CommonProgress } from './api.js';
+
+export * from './api.js';
+
+/** Options of {@link load}. */
+export interface LoadOptions extends Omit<CommonOptions, 'onProgress'> {
+  /** Whether the file is kept in the origin private file system; `true` by default. Without room it is not. */
+  cache?: boolean;
+  /** SHA-256 that the file must have, as hexadecimal digits. */
+  sha256?: string;
+  /** Headers of the request for the file. */
+  headers?: Record<string, string>;
+  /** Called while the model is fetched and loaded. */
+  onProgress?: (progress: LoadProgress) => void;
+}
+
+/** How far the loading of a model has come; `calibrate` is the reading that `learn: true` takes once for a model. */
+export interface LoadProgress extends Omit<CommonProgress, 'phase'> {
+  phase: CommonProgress['phase'] | 'calibrate';
+}
+
+/** Loads a model from a URL, a `File` or bytes, in a worker. */
+export declare function load(
+  model: string | URL | Blob | ArrayBuffer | ArrayBufferView,
+  options?: LoadOptions,
+): Promise<Engine>;
+
+/** A model of the cache. */
+export interface CachedModel {
+  url: string;
+  bytes: number;
+  /** Whether all of it is there; else the download goes on with the next `load`. */
+  complete: boolean;
+  /** When it was used last, in milliseconds since 1970. */
+  used: number;
+}
+
+/** Lists the models of the cache, the one that was used last first. */
+export declare function cachedModels(): Promise<CachedModel[]>;
+
+/** Removes a model from the cache; returns whether it was there. */
+export declare function removeCached(url: string): Promise<boolean>;

@@ -1,0 +1,155 @@
+// The package in Node: golden models and SmolLM2 answer as natively, and the interface keeps what its types say.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+import { N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, smollm2 } from './common.mjs';
+
+const url = (name) => pathToFileURL(resolve(join(folder, name))).href;
+const web = await import(url('index.js'));
+
+/** Returns the ids of an answer's tokens. */
+async function tokensOf(engine, prompt, n) {
+  const chunks = [];
+  for await (const chunk of engine.chat(chat(prompt, n))) chunks.push(chunk);
+  return chunks.flatMap((chunk) => chunk.choices[0].logprobs?.content ?? []).map((token) => token.id);
+}
+const chat = (content, n) => ({
+  messages: [{ role: 'user', content }], max_tokens: n, temperature: 0, ignore_eos: true, logprobs: true, top_logprobs: 0,
+});
+
+async function goldens() {
+  for (const { name, bytes, ctx, prompt, tokens } of goldenModels()) {
+    const engine = await web.load(bytes, { name, ctx });
+    const answer = await engine.complete(body(prompt, tokens.length)).result();
+    const { text } = await engine.detokenize({ tokens });
+    assert.equal(answer.choices[0].text, text, name);
+    assert.equal(answer.usage.completion_tokens, tokens.length, name);
+    await engine.dispose();
+  }
+}
+
+async function smol() {
+  const expected = nativeTokens();
+  assert.equal(expected.length, N_TOKENS);
+  const start = performance.now();
+  const engine = await web.load(readFileSync(smollm2), { name: 'smollm2', ctx: 1024 });
+  const loaded = performance.now() - start;
+  const answer = await engine.complete(body(PROMPT, N_TOKENS)).result();
+  const { text } = await engine.detokenize({ tokens: expected });
+  assert.equal(answer.choices[0].text, text);
+  const { predicted_per_second: decode } = answer.timings;
+  const long = { prompt: 'word '.repeat(400), max_tokens: 1, temperature: 0 };
+  const { prompt_per_second: prefill } = (await engine.complete(long).result()).timings;
+  console.log(`node: SmolLM2 loaded in ${loaded.toFixed(0)} ms, ${decode.toFixed(1)} tokens/s, prompts ${prefill.toFixed(0)}/s`);
+  await requests(engine);
+  await engine.dispose();
+}
+
+/** What a page does with an engine. */
+async function requests(engine) {
+  const messages = [{ role: 'user', content: 'Say hello.' }];
+  const stream = engine.chat({ messages, max_tokens: 12, temperature: 0 });
+  let text = '';
+  for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? '';
+  const whole = await stream.result();
+  assert.equal(whole.choices[0].message.content, text);
+  assert.equal(await stream.text(), text);
+  assert.ok((await tokensOf(engine, 'Say hello.', 4)).length === 4);
+
+  // One is ended by its signal, one by leaving its loop, and others go on.
+  const controller = new AbortController();
+  const endless = { messages, max_tokens: 800, temperature: 1, ignore_eos: true };
+  const aborted = engine.chat(endless, { signal: controller.signal });
+  const other = engine.complete({ prompt: 'One, two,', max_tokens: 8, temperature: 0 });
+  for await (const _ of engine.chat(endless)) break;
+  setTimeout(() => controller.abort(new Error('enough')), 50);
+  await assert.rejects(aborted.result(), /enough/);
+  assert.equal((await other.result()).usage.completion_tokens, 8);
+
+  const schema = { type: 'object', properties: { city: { enum: ['Paris', 'Rome'] } }, required: ['city'], additionalProperties: false };
+  const form = { type: 'json_schema', json_schema: { name: 'city', schema } };
+  const held = await engine.chat({ messages, response_format: form, max_tokens: 40 }).text();
+  assert.ok(['Paris', 'Rome'].includes(JSON.parse(held).city), held);
+
+  // Errors are classes with the server's lines.
+  await assert.rejects(engine.chat({ messages, temprature: 1 }).result(), (error) => {
+    assert.ok(error instanceof web.InvalidRequestError);
+    assert.deepEqual([error.kind, error.param, error.code], ['invalid_request', 'temprature', 'unknown_field']);
+    assert.match(error.message, /is 'temperature' meant\?/);
+    return true;
+  });
+  await assert.rejects(engine.complete({ prompt: Array(2000).fill(7) }).result(), web.ContextLengthError);
+  await assert.rejects(engine.chat({ messages, model: 'gpt-5' }).result(), web.NotFoundError);
+  await assert.rejects(engine.chat({ messages, adapter: 'x' }).result(), web.UnsupportedError);
+  await assert.rejects(engine.feedback({ id: 'x', score: 1 }), web.NotFoundError);
+
+  // Clients of OpenAI's API.
+  const post = (more) => ({ method: 'POST', body: JSON.stringify({ messages, max_tokens: 4, temperature: 0, ...more }) });
+  const answered = await (await engine.fetch('http://ruvllm/v1/chat/completions', post({}))).json();
+  assert.equal(answered.object, 'chat.completion');
+  const streamed = await (await engine.fetch('http://ruvllm/v1/chat/completions', post({ stream: true }))).text();
+  assert.match(streamed, /^data: \{.*\n\ndata: \[DONE\]\n\n$/s);
+  const refused = await engine.fetch('http://ruvllm/v1/chat/completions', post({ n: 'two' }));
+  assert.equal(refused.status, 400);
+  assert.equal((await engine.capabilities()).runtime, 'web');
+}
+
+async function wrong() {
+  await assert.rejects(web.load('not a url'), web.UsageError);
+  await assert.rejects(web.load(new Uint8Array(4), { contxt: 5 }), /'contxt' is no option of load/);
+  await assert.rejects(web.load(new Uint8Array(4), { threads: 2 }), web.UsageError);
+  await assert.rejects(web.load(new Uint8Array(64)), web.LoadError);
+  const { bytes } = goldenModels()[0];
+  await assert.rejects(web.load(bytes.subarray(0, bytes.length - 100)), web.LoadError);
+  await assert.rejects(web.load(bytes, { sha256: '0'.repeat(64) }), /SHA-256 is/);
+  await assert.rejects(web.load(bytes, { signal: AbortSignal.abort(new Error('no')) }), /no/);
+  const engine = await web.load(bytes);
+  const running = engine.complete({ prompt: [1, 2, 3], max_tokens: 200, ignore_eos: true }).result();
+  await engine.dispose();
+  await assert.rejects(running, web.DisposedError);
+  await assert.rejects(engine.tokenize({ text: 'a' }), web.DisposedError);
+}
+
+async function learning() {
+  const { bytes } = goldenModels().find(({ name }) => name === 'llama-a');
+  const engine = await web.load(bytes, { name: 'tiny', ctx: 256, chatTemplate: TEMPLATE, learn: true });
+  const ask = (of) => of.chat({ messages: [{ role: 'user', content: 'Where is Ulm?' }], max_tokens: 8, temperature: 0 });
+  const first = await ask(engine).result();
+  const told = await engine.feedback({ id: first.id, correction: 'In Swabia' });
+  assert.equal(told.learned, true);
+  assert.equal(await ask(engine).text(), 'In Swabia');
+  const learned = await engine.exportLearned();
+  await engine.dispose();
+  const other = await web.load(bytes, { name: 'tiny', ctx: 256, chatTemplate: TEMPLATE, learn: true });
+  assert.equal((await other.importLearned(learned)).corrections, 1);
+  assert.equal(await ask(other).text(), 'In Swabia');
+  await other.forget();
+  assert.equal((await other.learning()).corrections, 0);
+  await other.dispose();
+}
+
+async function intelligence() {
+  const { InstantLearner, MicroAdapter, SemanticRoutes, ready } = await import(url('intelligence.js'));
+  await ready();
+  const routes = new SemanticRoutes().add('refunds', ['I want my money back']).add('delivery', ['where is my parcel']);
+  assert.equal(routes.route('money back please').name, 'refunds');
+  assert.equal(SemanticRoutes.fromBytes(512, routes.toBytes()).route('good morning'), null);
+  const adapter = new MicroAdapter(4, 1, Float32Array.of(1, 0, 0, 0, 0, 1, 0, 0));
+  const vector = Float32Array.of(0.6, 0.4, -0.5, 1);
+  for (let i = 0; i < 50; i++) adapter.learn(vector, 1, 0.2);
+  assert.ok(adapter.probabilities(vector)[1] > 0.9);
+  const at = (i) => Float32Array.from({ length: 8 }, (_, j) => Math.sin(i * 7 + j * 3));
+  const learner = new InstantLearner(8, 4, Float32Array.from({ length: 256 }, (_, i) => at(i >> 3)[i & 7]));
+  for (let i = 0; i < 20; i++) learner.learn(at(40), 2, 1);
+  assert.ok(learner.probabilities(at(40))[2] > learner.probabilities(at(40))[0]);
+  assert.throws(() => learner.learn(at(1), 9, 1), /label 9 of 4/);
+}
+
+for (const test of [intelligence, wrong, goldens, learning, smol]) {
+  const start = performance.now();
+  await test();
+  console.log(`node: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
+}

@@ -1,0 +1,133 @@
+// The engine's worker: it fetches and loads the model, and computes one step after the other; in between it hears what the page says.
+
+import { readModel } from './source.js';
+import init, { ModelFile, WasmEngine } from './wasm/ruvllm_wasm.js';
+
+const isNode = typeof process === 'object' && typeof process.versions?.node === 'string' && typeof self === 'undefined';
+const port = isNode ? (await import('node:worker_threads')).parentPort : self;
+const send = (message, transfer) => port.postMessage(message, transfer);
+
+let engine = null;
+let isRunning = false;
+/** Calls on their way: the page's number by the engine's. */
+const live = new Map();
+
+/** Waits until other tasks of the worker, which are messages of the page, have had their turn. */
+const channel = isNode ? null : new MessageChannel();
+const turn = isNode
+  ? () => new Promise((resolve) => setImmediate(resolve))
+  : () => new Promise((resolve) => {
+      channel.port1.onmessage = resolve;
+      channel.port2.postMessage(null);
+    });
+
+/** Sends what came of the calls. */
+function deliver() {
+  for (const [call, id] of live) {
+    const taken = engine.take(call);
+    if (taken === undefined) {
+      live.delete(call);
+      continue;
+    }
+    const { chunks, result, error } = JSON.parse(taken);
+    if (result !== undefined || error !== undefined) live.delete(call);
+    if (chunks.length || result !== undefined || error !== undefined) send({ id, chunks, result, error });
+  }
+}
+
+/** Computes until nothing is left to do. */
+async function run() {
+  if (isRunning) return;
+  isRunning = true;
+  try {
+    for (;;) {
+      const isBusy = engine.step();
+      deliver();
+      if (!isBusy) return;
+      await turn();
+    }
+  } catch (error) {
+    broken(error);
+  } finally {
+    isRunning = false;
+  }
+}
+
+/** Tells that the module has broken: nothing can be said of its memory after that. */
+function broken(error) {
+  live.clear();
+  engine = null;
+  const message = `the engine has stopped by an internal error: ${error?.message ?? error}; load it again`;
+  send({ fatal: { message, type: 'server_error', param: null, code: null, status: 500 } });
+}
+
+/** Returns what the module threw as an object: it throws texts of JSON, the host its own errors. */
+function thrown(error) {
+  if (typeof error !== 'string') return null;
+  try {
+    return JSON.parse(error);
+  } catch {
+    return { message: error, status: 500 };
+  }
+}
+
+/** Loads the module and the model. */
+async function open(id, { source, options, cache, sha256, headers }) {
+  const wasm = new URL('./wasm/ruvllm_wasm_bg.wasm', import.meta.url);
+  await init({ module_or_path: isNode ? await (await import('node:fs/promises')).readFile(wasm) : wasm });
+  const onProgress = (progress) => send({ id, progress });
+  const { file, slot } = await readModel({ source, cache, headers, sha256 }, (size) => new ModelFile(size), onProgress);
+  const known = options.learn ? await slot?.calibration() : null;
+  engine = WasmEngine.load(file, JSON.stringify(options), known ?? undefined, (phase, done, total) => {
+    onProgress({ phase, done, total });
+  });
+  // What the model read need not be read again.
+  if (options.learn && slot && !known) await slot.keepCalibration(engine.calibration()).catch(() => {});
+  return { model: engine.model() };
+}
+
+/** Answers a message of the page. */
+async function hear({ id, op, body }) {
+  try {
+    switch (op) {
+      case 'open':
+        return send({ id, result: await open(id, body) });
+      case 'cancel':
+        for (const [call, other] of live) {
+          if (other === id) {
+            live.delete(call);
+            engine?.cancel(call);
+          }
+        }
+        return undefined;
+      case 'chat':
+      case 'complete':
+      case 'embed':
+      case 'feedback':
+      case 'remember':
+        live.set(engine.start(op, body), id);
+        return await run();
+      case 'exportLearned': {
+        const bytes = engine.exportLearned();
+        return send({ id, result: bytes }, [bytes.buffer]);
+      }
+      case 'importLearned':
+        return send({ id, result: JSON.parse(engine.importLearned(body)) });
+      case 'models': {
+        const data = [{ id: engine.model(), object: 'model', created: 0, owned_by: 'ruvllm' }];
+        return send({ id, result: { object: 'list', data } });
+      }
+      default:
+        return send({ id, result: JSON.parse(engine.ask(op, body)) });
+    }
+  } catch (error) {
+    const said = thrown(error);
+    if (op !== 'open') return said ? send({ id, error: said }) : broken(error);
+    // A model that cannot be loaded is the file's or the options' fault.
+    const { message = `${error}`, param = null, code = null, status = 0 } = said ?? error;
+    return send({ id, error: { kind: code === 'bad_option' ? 'usage' : 'load', message, param, code, status } });
+  }
+}
+
+if (isNode) port.on('message', hear);
+else self.onmessage = ({ data }) => hear(data);

@@ -1,0 +1,25 @@
+//! What JavaScript calls. Bodies and answers are texts of JSON; an error is thrown as one, for the classes in `js/`.
+
+#[cfg(feature = "engine")]
+mod engine;
+mod intelligence;
+
+use wasm_bindgen::prelude::*;
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_namespace = console, js_name = error)]
+    fn log_error(line: &str);
+}
+
+/// Has the console say why the module breaks, if it does: the host itself says only that it did.
+#[wasm_bindgen(start)]
+pub fn start() {
+    std::panic::set_hook(Box::new(|info| log_error(&info.to_string())));
+}
+
+/// Returns the version of the module.
+#[wasm_bindgen]
+pub fn version() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
+}

@@ -1,0 +1,66 @@
+//! Options of loading, as JavaScript gives them.
+
+use ruvllm_api::error::ApiError;
+use ruvllm_engine::LoadOptions as EngineOptions;
+use serde::Deserialize;
+
+/// The longest name of a model.
+const NAME_BYTES_MAX: usize = 256;
+/// Sequences that may be open at once, at most.
+const PARALLEL_MAX: usize = 64;
+/// Context where nobody says how large it is to be: memory is scarce in a page.
+const CTX_DEFAULT: usize = 4096;
+/// Requests that are computed at once where nobody says how many.
+const PARALLEL_DEFAULT: usize = 4;
+
+/// Options of [`WebEngine::load`](crate::WebEngine::load).
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct LoadOptions {
+    /// Name of the model in answers.
+    pub name: Option<String>,
+    /// Size of the context in tokens; 4,096 by default, or the model's own where that is smaller.
+    pub ctx: Option<usize>,
+    /// Threads: 1.
+    pub threads: Option<usize>,
+    /// Requests that are computed at once.
+    pub parallel: Option<usize>,
+    /// Chat template in place of the file's.
+    pub chat_template: Option<String>,
+    /// Whether the model learns.
+    pub learn: bool,
+}
+
+impl LoadOptions {
+    /// Reads options.
+    ///
+    /// # Errors
+    /// One is unknown, or cannot be.
+    pub fn read(json: &str) -> Result<LoadOptions, ApiError> {
+        let error = |name: &str, line: String| ApiError::bad(name, line).code("bad_option");
+        let options: LoadOptions = serde_json::from_str(json)
+            .map_err(|of_json| error("", format!("the options of load cannot be read: {of_json}")))?;
+        let bad = |name: &str, line: String| Err(error(name, line));
+        if options.name.as_ref().is_some_and(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
+            return bad("name", format!("a model's name has 1 to {NAME_BYTES_MAX} bytes"));
+        }
+        if let Some(n) = options.threads.filter(|&n| n != 1) {
+            return bad("threads", format!("{n} threads: there is 1 here; leave 'threads' out"));
+        }
+        if let Some(n) = options.parallel.filter(|n| !(1..=PARALLEL_MAX).contains(n)) {
+            return bad("parallel", format!("{n} requests at once; choose 1 to {PARALLEL_MAX}"));
+        }
+        Ok(options)
+    }
+
+    /// Returns them as the engine has them, for a model that was trained with this context.
+    pub(crate) fn of_engine(&self, n_ctx_train: Option<usize>) -> EngineOptions {
+        let n_ctx = self.ctx.or_else(|| n_ctx_train.map(|n_ctx| n_ctx.min(CTX_DEFAULT)));
+        EngineOptions {
+            n_threads: 1,
+            n_ctx,
+            n_seq_max: self.parallel.unwrap_or(PARALLEL_DEFAULT),
+            ..EngineOptions::default()
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `cargo xtask web`: the package of browsers, `@ruvllm/web`: modules of WebAssembly with the JavaScript around them.
+//!
+//! The modules are built for `wasm32-unknown-unknown` by the compiler of `cargo xtask cross`; `wasm-bindgen` of the locked version
+//! writes what JavaScript imports. `--test` also runs the package in Node and in headless Chromium.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cross::{toolchain, wasm};
+use crate::{models, node, shell};
+
+const TARGET: &str = "wasm32-unknown-unknown";
+/// Profile of the modules: optimised for speed, and linked as a whole.
+const PROFILE: &str = "web";
+/// Where the JavaScript lies.
+const SOURCE: &str = "crates/ruvllm-wasm/js";
+/// Where the client and the types lie that the package has in common with that of Node.
+const COMMON: &str = "crates/ruvllm-node/js";
+
+/// A module of the package.
+struct Module {
+    name: &'static str,
+    /// Arguments of its build.
+    features: &'static [&'static str],
+    /// The most bytes that it may have, packed by gzip.
+    packed_max: usize,
+}
+
+const MODULES: [Module; 2] = [
+    Module { name: "ruvllm_wasm", features: &[], packed_max: 4 << 20 },
+    Module { name: "ruvllm_intelligence", features: &["--no-default-features"], packed_max: 400 << 10 },
+];
+
+/// What `cargo xtask web` is asked to do.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run the package in Node and in headless Chromium as well, with the golden models and SmolLM2
+    #[arg(long)]
+    test: bool,
+    /// The program whose answers are compared with [default: built from this checkout]
+    #[arg(long)]
+    ruvllm: Option<PathBuf>,
+}
+
+/// Builds the package, and tests it if that is asked for.
+///
+/// # Errors
+/// A tool is missing and cannot be had, something does not build, a module is too large, or a test fails.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let folder = build()?;
+    if args.test {
+        test(&folder, &models::given_or_built(args.ruvllm.as_ref())?)?;
+    }
+    Ok(())
+}
+
+/// Builds and tests the package with a program that was built.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_tests(ruvllm: &Path) -> Result<()> {
+    test(&build()?, ruvllm)
+}
+
+/// Builds the package and returns its folder.
+fn build() -> Result<PathBuf> {
+    toolchain::install(&[("nodejs", "/usr/bin/node")])?;
+    let bindgen = bindgen()?;
+    let folder = shell::target_dir().join("web");
+    let modules = folder.join("wasm");
+    fs::create_dir_all(&modules).with_context(|| format!("cannot make {}", modules.display()))?;
+    for module in &MODULES {
+        compile(module)?;
+        let built = shell::target_dir().join("cross").join(TARGET).join(PROFILE).join("ruvllm_wasm.wasm");
+        let mut command = Command::new(&bindgen);
+        command.args(["--target", "web", "--no-typescript", "--out-name", module.name, "--out-dir"]);
+        shell::run(command.arg(&modules).arg(&built))?;
+        check_size(module, &modules.join(format!("{}_bg.wasm", module.name)))?;
+    }
+    copy(&shell::root().join(SOURCE), &folder)?;
+    copy_common(&folder)?;
+    let version = env!("CARGO_PKG_VERSION");
+    write(
+        &folder.join("version.js"),
+        &format!("// Written by `cargo xtask web`.\nexport const VERSION = '{version}';\n"),
+    )?;
+    println!("web: {}", folder.display());
+    Ok(folder)
+}
+
+/// Compiles a module.
+fn compile(module: &Module) -> Result<()> {
+    let flags = format!("-C target-feature=+simd128 -C link-arg=-zstack-size={}", wasm::STACK_BYTES);
+    let mut command = toolchain::cargo("rustc", "std,panic_abort");
+    command
+        .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", toolchain::wasm_linker()?)
+        .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags)
+        .args(["--package", "ruvllm-wasm", "--lib", "--crate-type", "cdylib", "--target", TARGET])
+        .args(["--profile", PROFILE])
+        .args(module.features);
+    shell::run(&mut command)
+}
+
+/// Returns the program `wasm-bindgen` of the version that the lock names, which its format depends on.
+fn bindgen() -> Result<PathBuf> {
+    let lock = fs::read_to_string(shell::root().join("Cargo.lock")).context("cannot read Cargo.lock")?;
+    let version = locked(&lock, "wasm-bindgen").context("Cargo.lock names no wasm-bindgen")?;
+    let folder = shell::target_dir().join("wasm-bindgen").join(version);
+    let program = folder.join("bin/wasm-bindgen");
+    if !program.is_file() {
+        let install = |lock: &str| {
+            let mut command = shell::cargo(&format!("install {lock} wasm-bindgen-cli --bin wasm-bindgen --version"));
+            shell::run(command.arg(version).arg("--root").arg(&folder))
+        };
+        // A mirror of crates.io may not have all that its lock names.
+        install("--locked").or_else(|_| install(""))?;
+    }
+    Ok(program)
+}
+
+/// Returns the version of a package that a lock names.
+fn locked<'l>(lock: &'l str, name: &str) -> Option<&'l str> {
+    let (_, rest) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+    rest.split('"').next()
+}
+
+/// Checks how large a module is, packed as servers send it.
+fn check_size(module: &Module, path: &Path) -> Result<()> {
+    let script = "const z=require('node:zlib'),f=require('node:fs');process.stdout.write(String(z.gzipSync(f.readFileSync(process.argv[1]),{level:9}).length))";
+    let packed: usize = shell::output(Command::new("node").args(["-e", script]).arg(path))?.trim().parse()?;
+    let n_bytes = fs::metadata(path)?.len();
+    println!("{}: {n_bytes} bytes, {packed} packed", module.name);
+    if packed > module.packed_max {
+        bail!("{} has {packed} bytes packed, and may have {}; find what grew", module.name, module.packed_max);
+    }
+    Ok(())
+}
+
+/// Copies the JavaScript, not its tests.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let path = entry?.path();
+        if path.is_file() {
+            let name = path.file_name().expect("a file has a name");
+            fs::copy(&path, to.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
+        }
+    }
+    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        fs::copy(shell::root().join(name), to.join(name)).with_context(|| format!("cannot copy {name}"))?;
+    }
+    Ok(())
+}
+
+/// Copies the client that the package has in common with that of Node, and the types of the API.
+fn copy_common(folder: &Path) -> Result<()> {
+    let from = shell::root().join(COMMON);
+    for path in
+        ["src/client.js", "src/errors.js", "src/stream.js", "api.d.ts", "bodies.d.ts"].map(|name| from.join(name))
+    {
+        let name = path.file_name().expect("a file has a name");
+        fs::copy(&path, folder.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Runs the package in Node and in Chromium: its answers are those of `ruvllm` with the scalar kernels.
+fn test(folder: &Path, ruvllm: &Path) -> Result<()> {
+    node::run()?;
+    let scripts = shell::root().join(SOURCE).join("test");
+    let modules = shell::target_dir().join("node/node_modules");
+    for script in ["node.mjs", "page.mjs"] {
+        let mut command = Command::new("node");
+        command.arg(scripts.join(script)).arg(folder).arg(ruvllm).arg(modules.join("playwright-core/index.mjs"));
+        shell::run(command.current_dir(shell::root()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_names_a_version() {
+        let lock = "[[package]]\nname = \"wasm-bindgen\"\nversion = \"0.2.130\"\nsource = \"registry\"\n";
+        assert_eq!((locked(lock, "wasm-bindgen"), locked(lock, "wasm")), (Some("0.2.130"), None));
+    }
+}
