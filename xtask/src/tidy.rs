@@ -36,7 +36,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 32] = [
+const LAYERS: [(&str, u8); 33] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -53,6 +53,7 @@ const LAYERS: [(&str, u8); 32] = [
     ("ruvllm-grammar", 3),
     ("ruvllm-lora", 3),
     ("ruvllm-convert", 3),
+    ("ruvllm-mcp", 3),
     ("ruvllm-sona", 4),
     ("ruvllm-backend", 4),
     ("ruvllm-native", 5),
