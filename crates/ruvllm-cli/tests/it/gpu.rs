@@ -95,7 +95,7 @@ fn what_the_gpu_does_not_do_is_refused_in_a_line() {
         ),
         (
             &["--gpu-layers", "7"],
-            1,
+            2,
             "backend gpu: 7 layers on the GPU were asked for, and the model has 2; choose 1 to 2",
         ),
         (&["--kv", "q8"], 2, "--kv is not for --backend gpu: it keeps keys and values as f16 or f32"),
@@ -134,7 +134,9 @@ fn no_gpu_is_one_line() {
     let run = |ask: &[&str]| {
         let mut command = bench.ruvllm();
         let variables = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "__EGL_VENDOR_LIBRARY_FILENAMES"];
-        variables.iter().for_each(|name| drop(command.env(name, &nowhere)));
+        for name in variables {
+            command.env(name, &nowhere);
+        }
         command.args(ask).output().expect("the command starts")
     };
     let line = "error: backend gpu: no GPU (there is none); use the native backend, or set RUVLLM_GPU to one of them";
