@@ -113,18 +113,26 @@ impl<'a> Store<'a> {
         }
     }
 
+    /// Returns the file of a model that is to run: as [`Store::find`], and warns of what is left out of one of Ollama's.
+    ///
+    /// # Errors
+    /// As [`Store::find`].
+    pub fn locate(&self, name: &str, pulls: bool) -> Result<PathBuf> {
+        let file = self.find(name, pulls)?;
+        if let Resolved::Ollama(name) = self.options.registry.resolve(name)? {
+            self.warn_of_left_out(&name);
+        }
+        Ok(file)
+    }
+
     /// Returns the file of a model by name or path; pulls it first if it is not there and `pulls` is set.
     ///
     /// # Errors
     /// A line that says which file cannot be read, or how to get the model.
-    pub fn locate(&self, name: &str, pulls: bool) -> Result<PathBuf> {
+    pub fn find(&self, name: &str, pulls: bool) -> Result<PathBuf> {
         let pullable = match self.options.registry.resolve(name)? {
             Resolved::Path(path) => return path::check(&path),
-            Resolved::Ollama(name) => {
-                let file = self.of_ollama(&name)?;
-                self.note_left_out(&name);
-                return Ok(file);
-            }
+            Resolved::Ollama(name) => return self.of_ollama(&name),
             Resolved::Pullable(pullable) => pullable,
         };
         let file = self.file(&pullable.stem());
@@ -235,7 +243,7 @@ impl<'a> Store<'a> {
     }
 
     /// Says what of a model of Ollama's is not applied.
-    fn note_left_out(&self, name: &str) {
+    fn warn_of_left_out(&self, name: &str) {
         let parts = self.ollama_dir().and_then(|folder| ollama::parts(folder, name));
         if let Some(left_out) = parts.ok().and_then(|parts| parts.left_out()) {
             let line = format!("ollama:{name} runs without {left_out}; 'ruvllm show ollama:{name}' has them");

@@ -82,6 +82,6 @@ pub fn open_header(app: &App, name: &str, with_registry: bool) -> Result<Header>
         let place = format!("hf:{}@{}/{}", remote.repo, remote.revision, remote.file);
         return Ok(Header { file: read_header(&app.settings.hub, &file, &app.ui)?, place, is_remote: true });
     }
-    let path = store.locate(name, false)?;
+    let path = store.find(name, false)?;
     Ok(Header { file: GgufFile::open(&path)?, place: path.display().to_string(), is_remote: false })
 }

@@ -31,7 +31,7 @@ struct NameParts {
     size_label: Option<String>,
 }
 
-/// How a card is read.
+/// Options of reading a card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CardOptions<'a> {
     /// Takes the place of the model's name.

@@ -33,7 +33,7 @@ pub(super) struct Codebook<const D: usize> {
     lanes: Vec<[[i8; LANES]; D]>,
 }
 
-/// What some levels are.
+/// Meaning of some levels.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Point(u16),

@@ -21,7 +21,7 @@ pub(super) struct GridType<const D: usize, const N: usize> {
     pub(super) sigma: f32,
     /// Without importance: weights are the squares, and so much of that sum.
     pub(super) plain_sigma: f32,
-    /// Where a part's search begins; none where its values count as zeros.
+    /// Begin of a part's search; none where its values count as zeros.
     pub(super) start: fn(&[f32; N], &[f32; N]) -> Option<Start>,
     /// The scale of scales is made larger by it.
     pub(super) factor: f32,
@@ -30,7 +30,7 @@ pub(super) struct GridType<const D: usize, const N: usize> {
 /// Groups that are fitted anew to the best scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refit {
-    /// Those that were no points.
+    /// Groups that were no points.
     Others,
     /// All, if one was no point.
     AllIfOne,

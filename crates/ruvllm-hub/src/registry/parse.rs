@@ -45,7 +45,7 @@ struct EntryText {
     quantization: String,
     #[serde(default, deserialize_with = "sha256")]
     sha256: Option<String>,
-    /// Of files that earlier versions of the program made.
+    /// SHA-256 of files that earlier versions of the program made.
     #[serde(default)]
     earlier_sha256: Vec<String>,
     bytes: Option<u64>,

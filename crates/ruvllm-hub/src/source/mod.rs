@@ -178,7 +178,7 @@ impl Source {
 pub(crate) struct Wanted<'a> {
     /// Size and digest that it must have.
     pub(crate) expected: &'a Expected,
-    /// What is made of a folder.
+    /// File that is to be made of a folder.
     pub(crate) order: FolderOrder<'a>,
 }
 

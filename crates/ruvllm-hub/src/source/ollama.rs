@@ -47,7 +47,7 @@ pub struct OllamaModel {
     pub n_bytes: u64,
 }
 
-/// What a model of Ollama's folder has beside its file. Nothing of it is applied by itself.
+/// Parts of a model of Ollama's folder that are beside its file. Nothing of them is applied by itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OllamaParts {
     /// Its template, in Go's language.

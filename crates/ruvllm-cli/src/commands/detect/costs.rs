@@ -11,7 +11,7 @@ pub const PERPLEXITY_PAGE: &str = "docs/lab/quantisation.md";
 /// The page of divergences.
 pub const KL_PAGE: &str = "adr/0037-recipes-of-a-size.md";
 
-/// What a recipe costs, where that was measured.
+/// Costs of a recipe in quality, where they were measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub recipe: Recipe,
@@ -19,7 +19,7 @@ pub struct Cost {
     pub perplexity_percent: Option<f64>,
     /// Mean divergence from the source in nats, with an importance matrix: SmolLM2 135M.
     pub mean_kl: Option<f64>,
-    /// The same of a file of that size whose types `--budget` chose by measured sensitivities.
+    /// Mean divergence of a file of that size, whose types `--budget` chose by measured sensitivities.
     pub budget_kl: Option<f64>,
 }
 

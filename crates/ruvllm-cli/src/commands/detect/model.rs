@@ -35,7 +35,7 @@ struct Choice {
     n_ctx_max: Option<usize>,
     /// Tokens a second, about.
     tps: f64,
-    /// What it costs in quality, where that is known.
+    /// Costs in quality, where they are known.
     cost: Option<Cost>,
     /// Whether the file has fewer bits than this, so that another source is needed.
     needs_source: bool,
