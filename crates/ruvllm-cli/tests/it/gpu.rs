@@ -151,12 +151,9 @@ fn two_processes_share_the_gpu() {
     let path = path.to_str().expect("a path");
     let ask = ["run", "--model", path, "--backend", "gpu", "--raw", "--prompt", "a b c", "--temp", "0"];
     let ask = [&ask[..], &["--max-tokens", "16", "--ctx", "128", "--ignore-eos", "--json"]].concat();
-    let start = || {
-        let mut command = bench.ruvllm();
-        let piped = || std::process::Stdio::piped();
-        command.args(&ask).env(FIRST.0, FIRST.1).stdout(piped()).stderr(piped()).spawn().expect("the command starts")
-    };
-    let both = [start(), start()].map(|process| process.wait_with_output().expect("it ends"));
+    let both = std::thread::scope(|scope| {
+        [(); 2].map(|()| scope.spawn(|| run(&bench, &ask))).map(|process| process.join().expect("it ends"))
+    });
     let alone = json_of(&run(&bench, &ask))["tokens"].clone();
     for output in &both {
         assert_eq!(json_of(output)["tokens"], alone);
