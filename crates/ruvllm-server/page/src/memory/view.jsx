@@ -14,6 +14,8 @@ export function Memory({ menu }) {
   const [words, setWords] = useState("");
   const { value, error, again } = useRead(() => get("v1/memory"), 30);
   const [edited, setEdited] = useState(null);
+  // Patterns come and go with facts.
+  const [nChanges, setChanges] = useState(0);
   if (!learns.value) {
     return <View menu={menu} title="Memory"><p>This server learns nothing. Start it with <code>--learn</code>, and what it is taught stands here.</p></View>;
   }
@@ -30,12 +32,12 @@ export function Memory({ menu }) {
         <input id="memory-search" type="search" placeholder="Search" value={words} onInput={(event) => setWords(event.currentTarget.value)} />
         <button type="button" class="primary" onClick={() => setEdited({ item: null, question: "", answer: "", right: true })}>Add a fact</button>
       </search>
-      {edited ? <Editor key={edited.item ?? "new"} fact={edited} close={() => { setEdited(null); again(); keepFocus("#memory-search"); }} /> : null}
+      {edited ? <Editor key={edited.item ?? "new"} fact={edited} close={() => { setEdited(null); setChanges(nChanges + 1); again(); keepFocus("#memory-search"); }} /> : null}
       <section aria-labelledby="facts">
         <h2 id="facts">Facts and corrections</h2>
         {value ? <Facts all={value.data} words={words} edit={setEdited} again={again} /> : <Pending error={error} what="the memory" />}
       </section>
-      <Patterns words={words} />
+      <Patterns key={nChanges} words={words} />
     </View>
   );
 }
