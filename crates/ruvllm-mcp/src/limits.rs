@@ -21,7 +21,7 @@ pub struct McpLimits {
     pub schema_bytes_max: usize,
     /// Most characters of a tool's description; the rest is cut off.
     pub description_chars_max: usize,
-    /// How often a server may end, or fail to start, before it is not started again. A result sets the count back.
+    /// Number of times that a server may end, or fail to start, before it is not started again. A result sets the count back.
     pub n_ends_max: usize,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Server {
 #[derive(Debug, Default)]
 struct State {
     running: Option<Running>,
-    /// How often it ended or did not start, since the last result.
+    /// Number of times that it ended or did not start, since the last result.
     n_ends: usize,
     /// The reason of the last end.
     last: String,
