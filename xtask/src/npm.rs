@@ -104,7 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// As for [`run`].
 pub(crate) fn run_in_ci() -> Result<()> {
-    shell::run(cargo("build --workspace --lib --bins").args(["--profile", PROFILE]))?;
+    // With examples the dependencies have the features that the tests were built with.
+    shell::run(cargo("build --workspace --lib --bins --examples").args(["--profile", PROFILE]))?;
     packages(&built(&PLATFORMS[0], PROFILE, true), false, true)
 }
 

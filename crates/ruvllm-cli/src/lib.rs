@@ -9,6 +9,7 @@
 
 mod cli;
 mod commands;
+mod embedded;
 mod tools;
 use std::panic;
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ use crate::tools::env::Settings;
 use crate::tools::error::{Result, one_line};
 use crate::tools::{interrupt, renamed};
 
-pub use commands::serve::embedded::{EmbeddedModels, EmbeddedOption, node_key, options as embedded_options};
+pub use embedded::{EmbeddedModels, EmbeddedOption, node_key, options as embedded_options};
 pub use tools::error::Error;
 
 /// Runs the command that this process was started with.

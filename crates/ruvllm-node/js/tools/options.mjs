@@ -12,7 +12,8 @@ const addon = createRequire(import.meta.url)(process.argv[2]);
 function typeOf({ value, values, isList }) {
   if (value === null || value === undefined) return 'boolean';
   const one = values.length > 0 ? values.map((word) => `'${word}'`).join(' | ') : NUMBERS.includes(value) ? 'number' : 'string';
-  return isList ? `${one} | (${one})[]` : one;
+  if (!isList) return one;
+  return one.includes(' | ') ? `${one} | (${one})[]` : `${one} | ${one}[]`;
 }
 
 const lines = addon.options().map(({ name, help, ...option }) => {

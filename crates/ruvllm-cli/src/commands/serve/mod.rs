@@ -1,7 +1,6 @@
 //! `ruvllm serve`: models behind the APIs of OpenAI and Anthropic.
 
 mod adapter;
-pub mod embedded;
 mod llama_server;
 mod options;
 mod remote;
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use ruvllm_engine::{KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
-use ruvllm_server::{AdapterOptions, DraftTextsOptions, ModelSource};
+use ruvllm_server::{AdapterOptions, DraftTextsOptions, KeyOptions, ModelSource, ServerOptions};
 
 use crate::tools::app::App;
 use crate::tools::args::cache::CacheSizeArgs;
@@ -308,6 +307,29 @@ impl ServeArgs {
             }
         }
         Ok(())
+    }
+
+    /// Returns the names of the models, the models and the options of a server that takes requests of this process only.
+    ///
+    /// # Errors
+    /// As [`ServeArgs::run`], but for its connections.
+    pub fn embedded(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>, ServerOptions)> {
+        let args = self.with_models()?;
+        let options = ServerOptions { keys: KeyOptions::default(), has_page: false, ..args.options(app)? };
+        options.sampling.validate()?;
+        let (names, models) = match args.backend.chosen(&args.load)? {
+            Chosen::Local(backend) => {
+                args.check(app)?;
+                args.check_places(app)?;
+                args.models(app, backend)?
+            }
+            Chosen::Remote(url) => {
+                args.check_remote()?;
+                args.check_places(app)?;
+                args.remote_models(app, url)?
+            }
+        };
+        Ok((names, models, options))
     }
 
     /// Checks that there is a model for each list of names.

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, CommandFactory as _, FromArgMatches as _};
 use ruvllm_learning::SigningKey;
-use ruvllm_server::{KeyOptions, ModelSource, ServerOptions};
+use ruvllm_server::{ModelSource, ServerOptions};
 
 use crate::cli::{Cli, Command};
 use crate::commands::sona;
 use crate::tools::app::{App, Listener};
 use crate::tools::env::Settings;
 use crate::tools::error::{Error, Result};
-use crate::tools::remote::Chosen;
 use crate::{clap_line, takes_negatives};
 
 /// Options about connections and the process, which a program has in its own way.
@@ -70,19 +69,7 @@ impl EmbeddedModels {
             Cli::from_arg_matches(&matches).map_err(|error| Error::usage(clap_line(&error.render().to_string())))?;
         let Command::Serve(args) = cli.command else { return Err(Error::usage("there is no command")) };
         let app = App::new(Settings::from_env()?).listened_by(listener).in_log();
-        let args = args.with_models()?;
-        let options = ServerOptions { keys: KeyOptions::default(), has_page: false, ..args.options(&app)? };
-        options.sampling.validate()?;
-        let chosen = args.backend.chosen(&args.load)?;
-        match &chosen {
-            Chosen::Local(_) => args.check(&app)?,
-            Chosen::Remote(_) => args.check_remote()?,
-        }
-        args.check_places(&app)?;
-        let (names, models) = match chosen {
-            Chosen::Local(backend) => args.models(&app, backend)?,
-            Chosen::Remote(url) => args.remote_models(&app, url)?,
-        };
+        let (names, models, options) = args.embedded(&app)?;
         Ok(EmbeddedModels { names, models, options, home: app.settings.home })
     }
 }
