@@ -105,7 +105,7 @@ pub fn token_ids(given: &ValidBody, name: &str, n_vocab: usize) -> Result<Vec<u3
     given.list(name).into_iter().flatten().map(token).collect()
 }
 
-/// What a request says of its answers, but for the prompt.
+/// Wishes of a request about its answers, but for the prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Parsed {
     /// Number of answers to each prompt.
@@ -127,7 +127,7 @@ pub struct Chooser<'a> {
     pub tokenizer: &'a Tokenizer,
     /// Tokens of its vocabulary.
     pub n_vocab: usize,
-    /// How tokens are chosen where the request does not say.
+    /// Samplers where the request does not say.
     pub sampling: &'a SamplingParams,
 }
 

@@ -51,7 +51,7 @@ pub struct InstalledPack {
     pub sha256: String,
     /// The key that signed it.
     pub key: String,
-    /// How many times as fast as native each kernel was when it was measured last.
+    /// Speed of each kernel when it was measured last, as a multiple of native's.
     #[serde(default)]
     pub speed: BTreeMap<String, f64>,
 }

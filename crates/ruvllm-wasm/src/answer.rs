@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 pub(crate) struct Question {
     /// Its fields.
     pub given: ValidBody,
-    /// What it says of its answers.
+    /// Wishes about its answers.
     pub parsed: Parsed,
     /// Its prompts.
     pub prompts: Vec<Vec<u32>>,
@@ -240,7 +240,7 @@ impl Answer {
         match &self.kind {
             Kind::Chat(_) => {
                 let mut logprobs = logprobs::of_chat(of, told.into_iter());
-                let of_choice = chat::Choice { given: &self.given, id: &self.id, index: i };
+                let of_choice = chat::ChatChoice { given: &self.given, id: &self.id, index: i };
                 let events = choice.reader.push(&token.text);
                 let pieces: Vec<Value> = events.into_iter().filter_map(|event| of_choice.delta(event)).collect();
                 for piece in pieces {
@@ -274,7 +274,7 @@ impl Answer {
         let (times, rest) = (timings(&summary), summary.text.get(choice.n_told..).unwrap_or_default().to_owned());
         let last = match &self.kind {
             Kind::Chat(_) => {
-                let of_choice = chat::Choice { given: &self.given, id: &self.id, index: i };
+                let of_choice = chat::ChatChoice { given: &self.given, id: &self.id, index: i };
                 let events = choice.reader.finish(&rest, &summary);
                 let pieces: Vec<Value> = events.into_iter().filter_map(|event| of_choice.delta(event)).collect();
                 let reason = chat::finish(summary.finish_reason, choice.reader.has_calls());
@@ -316,7 +316,7 @@ impl Answer {
                 Kind::Chat(tool_use) => {
                     let reader = AnswerReader::new(tool_use.as_ref(), self.thinking.clone());
                     let whole = Whole::read(reader, summary);
-                    let of_choice = chat::Choice { given: &self.given, id: &self.id, index: i };
+                    let of_choice = chat::ChatChoice { given: &self.given, id: &self.id, index: i };
                     json!({
                         "index": i,
                         "message": of_choice.message(&whole, tool_use.is_some()),

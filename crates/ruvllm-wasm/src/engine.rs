@@ -27,7 +27,7 @@ use crate::body;
 use crate::capabilities::capabilities;
 use crate::embed::Embedding;
 use crate::learn::{Learned, Telling};
-use crate::options::LoadOptions;
+use crate::options::{WebOptions, WebProgress};
 
 /// Requests that wait beside those that run, at most.
 const QUEUE_MAX: usize = 64;
@@ -37,17 +37,6 @@ const STEP_TOKENS: usize = 64;
 
 /// Bytes of a file that is taken, at most: it lies in a memory of 4 GiB, beside the weights that are made of it and what they compute.
 pub const FILE_BYTES_MAX: usize = 2 << 30;
-
-/// How far loading has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadProgress {
-    /// `load` while weights are packed, `calibrate` while the model reads what learning needs.
-    pub phase: &'static str,
-    /// Bytes or tokens so far.
-    pub done: u64,
-    /// All of them.
-    pub total: u64,
-}
 
 /// A loaded model that answers requests, several at once, in steps that its caller takes.
 pub struct WebEngine {
@@ -67,7 +56,7 @@ enum Call {
 }
 
 impl WebEngine {
-    /// Loads a GGUF file. `options` are JSON, as [`LoadOptions`]; `calibration` is what [`WebEngine::calibration`] gave for this model before,
+    /// Loads a GGUF file. `options` are JSON, as [`WebOptions`]; `calibration` is what [`WebEngine::calibration`] gave for this model before,
     /// where it learns.
     ///
     /// # Errors
@@ -76,15 +65,15 @@ impl WebEngine {
         bytes: Vec<u8>,
         options: &str,
         calibration: Option<&[u8]>,
-        progress: &mut dyn FnMut(LoadProgress),
+        progress: &mut dyn FnMut(WebProgress),
     ) -> Result<WebEngine, ApiError> {
-        let options = LoadOptions::read(options)?;
+        let options = WebOptions::read(options)?;
         check_size(bytes.len() as u64)?;
         let bytes = Bytes::from(bytes);
         let n_ctx_train = n_ctx_of(&bytes).map_err(ApiError::from)?;
         let name = options.name.as_deref().unwrap_or("model");
         let mut tell = |ruvllm_engine::LoadProgress { done_bytes, total_bytes }| {
-            progress(LoadProgress { phase: "load", done: done_bytes, total: total_bytes });
+            progress(WebProgress { phase: "load", done: done_bytes, total: total_bytes });
         };
         let mut engine = Engine::load_bytes(name, bytes, &options.of_engine(n_ctx_train), &mut tell)?;
         if let Some(template) = &options.chat_template {

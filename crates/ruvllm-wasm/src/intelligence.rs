@@ -127,11 +127,11 @@ impl Routes {
 /// A MicroLoRA over vectors: it learns to bring those of a label nearer to that label's row.
 ///
 /// ```
-/// use ruvllm_wasm::intelligence::Adapter;
+/// use ruvllm_wasm::intelligence::MicroAdapter;
 ///
 /// // Two labels over vectors of four values.
 /// let rows = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0];
-/// let mut adapter = Adapter::new(4, 1, &rows)?;
+/// let mut adapter = MicroAdapter::new(4, 1, &rows)?;
 /// let vector = [0.6, 0.4, -0.5, 1.0];
 /// for _ in 0..50 {
 ///     adapter.learn(&vector, 1, 0.2)?;
@@ -140,7 +140,7 @@ impl Routes {
 /// assert!(likely[1] > 0.9, "{likely:?}");
 /// # Ok::<(), ruvllm_wasm::intelligence::IntelligenceError>(())
 /// ```
-pub struct Adapter {
+pub struct MicroAdapter {
     micro: MicroLora,
     gradient: Gradient,
     head: Labels,
@@ -158,27 +158,27 @@ impl HeadRows for Labels {
     }
 }
 
-impl Adapter {
+impl MicroAdapter {
     /// Makes one that changes nothing yet, over vectors of `dim` values and labels whose rows are `[n_labels, dim]`.
     ///
     /// # Errors
     /// The rank is not 1 to 4, or the rows are no whole ones.
-    pub fn new(dim: usize, rank: usize, rows: &[f32]) -> Result<Adapter, IntelligenceError> {
-        Adapter::of(MicroLora::new(dim, rank, 1.0, 7).map_err(failed)?, rows)
+    pub fn new(dim: usize, rank: usize, rows: &[f32]) -> Result<MicroAdapter, IntelligenceError> {
+        MicroAdapter::of(MicroLora::new(dim, rank, 1.0, 7).map_err(failed)?, rows)
     }
 
-    /// Reads what [`Adapter::to_bytes`] gave, for labels with these rows.
+    /// Reads what [`MicroAdapter::to_bytes`] gave, for labels with these rows.
     ///
     /// # Errors
     /// The bytes are damaged, or the rows are no whole ones.
-    pub fn from_bytes(bytes: &[u8], rows: &[f32]) -> Result<Adapter, IntelligenceError> {
-        Adapter::of(MicroLora::restore(bytes).map_err(failed)?, rows)
+    pub fn from_bytes(bytes: &[u8], rows: &[f32]) -> Result<MicroAdapter, IntelligenceError> {
+        MicroAdapter::of(MicroLora::restore(bytes).map_err(failed)?, rows)
     }
 
-    fn of(micro: MicroLora, rows: &[f32]) -> Result<Adapter, IntelligenceError> {
+    fn of(micro: MicroLora, rows: &[f32]) -> Result<MicroAdapter, IntelligenceError> {
         let dim = micro.n_embd();
         check("a list of rows", rows, (rows.len() / dim).max(1) * dim)?;
-        Ok(Adapter { gradient: micro.gradient_buffer(), head: Labels { dim, rows: rows.to_vec() }, micro })
+        Ok(MicroAdapter { gradient: micro.gradient_buffer(), head: Labels { dim, rows: rows.to_vec() }, micro })
     }
 
     /// Returns a vector as it is changed: `[dim]`.
@@ -195,7 +195,7 @@ impl Adapter {
     /// Returns how likely each label is for a vector: `[n_labels]`, of sum 1.
     ///
     /// # Errors
-    /// As [`Adapter::forward`].
+    /// As [`MicroAdapter::forward`].
     pub fn probabilities(&self, vector: &[f32]) -> Result<Vec<f32>, IntelligenceError> {
         let changed = self.forward(vector)?;
         let dot = |row: &[f32]| row.iter().zip(&changed).map(|(w, x)| w * x).sum();
@@ -205,7 +205,7 @@ impl Adapter {
     /// Takes one step towards a label; `rate` is the learning rate.
     ///
     /// # Errors
-    /// As [`Adapter::forward`]; there is no such label.
+    /// As [`MicroAdapter::forward`]; there is no such label.
     pub fn learn(&mut self, vector: &[f32], label: u32, rate: f32) -> Result<(), IntelligenceError> {
         let likely = self.probabilities(vector)?;
         if label as usize >= likely.len() {
@@ -362,9 +362,9 @@ mod tests {
         assert!(InstantLearner::from_bytes(&learner.to_bytes()[..40]).is_err());
 
         let rows: Vec<f32> = (0..3).flat_map(vector).collect();
-        let mut adapter = Adapter::new(8, 2, &rows).expect("sizes");
+        let mut adapter = MicroAdapter::new(8, 2, &rows).expect("sizes");
         adapter.learn(&vector(4), 2, 0.1).expect("a label");
-        let again = Adapter::from_bytes(&adapter.to_bytes(), &rows).expect("whole");
+        let again = MicroAdapter::from_bytes(&adapter.to_bytes(), &rows).expect("whole");
         assert_eq!(again.probabilities(&vector(4)), adapter.probabilities(&vector(4)));
 
         let mut routes = Routes::new(8).expect("a length");
@@ -378,10 +378,10 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let line = |result: Result<(), IntelligenceError>| result.expect_err("refused").to_string();
         assert_eq!(
-            line(Adapter::new(4, 1, &[1.0; 6]).map(drop)),
+            line(MicroAdapter::new(4, 1, &[1.0; 6]).map(drop)),
             "a list of rows has 6 values; it must have 4 finite numbers"
         );
-        let mut adapter = Adapter::new(2, 1, &[1.0; 4]).expect("sizes");
+        let mut adapter = MicroAdapter::new(2, 1, &[1.0; 4]).expect("sizes");
         assert_eq!(line(adapter.learn(&[1.0; 3], 0, 0.1)), "a vector has 3 values; it must have 2 finite numbers");
         assert_eq!(line(adapter.learn(&[1.0; 2], 2, 0.1)), "label 2 of 2");
         assert!(line(InstantLearner::new(0, 1, &[]).map(drop)).contains("both must be at least 1"));

@@ -13,7 +13,7 @@ use ruvllm_learning::{Correctness, Learning, LearningOptions, Task, Tenant};
 use serde_json::{Value, json};
 
 use crate::body;
-use crate::engine::LoadProgress;
+use crate::options::WebProgress;
 
 /// What the model was taught.
 pub(crate) struct Learned {
@@ -29,10 +29,10 @@ impl Learned {
     pub(crate) fn open(
         engine: &mut Engine,
         calibration: Option<&[u8]>,
-        progress: &mut dyn FnMut(LoadProgress),
+        progress: &mut dyn FnMut(WebProgress),
     ) -> Result<Learned, ApiError> {
         let mut tell = |done: ruvllm_learning::CalibrationProgress| {
-            progress(LoadProgress { phase: "calibrate", done: done.n_done as u64, total: done.n_tokens as u64 });
+            progress(WebProgress { phase: "calibrate", done: done.n_done as u64, total: done.n_tokens as u64 });
             ControlFlow::Continue(())
         };
         let learning = Learning::open_with(engine, LearningOptions::default(), calibration, &mut tell)?;

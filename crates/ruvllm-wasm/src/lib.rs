@@ -48,6 +48,6 @@ mod bindings;
 mod tests;
 
 #[cfg(feature = "engine")]
-pub use engine::{FILE_BYTES_MAX, LoadProgress, WebEngine, check_size};
+pub use engine::{FILE_BYTES_MAX, WebEngine, check_size};
 #[cfg(feature = "engine")]
-pub use options::LoadOptions;
+pub use options::{WebOptions, WebProgress};

@@ -16,7 +16,7 @@ const PARALLEL_DEFAULT: usize = 4;
 /// Options of [`WebEngine::load`](crate::WebEngine::load).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct LoadOptions {
+pub struct WebOptions {
     /// Name of the model in answers.
     pub name: Option<String>,
     /// Size of the context in tokens; 4,096 by default, or the model's own where that is smaller.
@@ -31,14 +31,25 @@ pub struct LoadOptions {
     pub learn: bool,
 }
 
-impl LoadOptions {
+/// Progress of loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebProgress {
+    /// `load` while weights are packed, `calibrate` while the model reads what learning needs.
+    pub phase: &'static str,
+    /// Bytes or tokens so far.
+    pub done: u64,
+    /// All of them.
+    pub total: u64,
+}
+
+impl WebOptions {
     /// Reads options.
     ///
     /// # Errors
     /// One is unknown, or cannot be.
-    pub fn read(json: &str) -> Result<LoadOptions, ApiError> {
+    pub fn read(json: &str) -> Result<WebOptions, ApiError> {
         let error = |name: &str, line: String| ApiError::bad(name, line).code("bad_option");
-        let options: LoadOptions = serde_json::from_str(json)
+        let options: WebOptions = serde_json::from_str(json)
             .map_err(|of_json| error("", format!("the options of load cannot be read: {of_json}")))?;
         let bad = |name: &str, line: String| Err(error(name, line));
         if options.name.as_ref().is_some_and(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {

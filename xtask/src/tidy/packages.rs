@@ -21,7 +21,7 @@ const CEILINGS: [(&str, usize); 27] = [
     ("ruvllm-kvcache --features disk", 28),
     ("ruvllm-model", 20),
     ("ruvllm-lora", 25),
-    ("ruvllm-convert", 59),
+    ("ruvllm-convert", 60),
     ("ruvllm-mcp", 63),
     ("ruvllm-text", 27),
     ("ruvllm-grammar", 85),

@@ -80,7 +80,7 @@ pub fn n_logprobs(given: &ValidBody) -> Result<Option<usize>, ApiError> {
 
 /// An answer among those to a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice<'a> {
+pub struct ChatChoice<'a> {
     /// The request.
     pub given: &'a ValidBody,
     /// Number of the request, of which ids of calls are made.
@@ -89,7 +89,7 @@ pub struct Choice<'a> {
     pub index: usize,
 }
 
-impl Choice<'_> {
+impl ChatChoice<'_> {
     /// Returns a whole answer as a message. `has_tools`: the request has functions that it may call.
     pub fn message(&self, whole: &Whole, has_tools: bool) -> Value {
         let Whole { thought, said, calls } = whole;

@@ -100,7 +100,7 @@ pub struct Head<'a> {
     pub object: &'a str,
     /// Name of the model.
     pub model: &'a str,
-    /// What the tokens of an answer depend on in addition to the build: the instruction set, or that another server chooses them.
+    /// Device that the tokens of an answer depend on, besides the build: the instruction set, or that another server chooses them.
     pub device: &'a str,
 }
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use wasm_bindgen::prelude::*;
 
-use crate::engine::{FILE_BYTES_MAX, LoadProgress, WebEngine, check_size, error_json};
+use crate::engine::{FILE_BYTES_MAX, WebEngine, check_size, error_json};
+use crate::options::WebProgress;
 
 /// A file on its way into the module's memory, piece by piece.
 #[wasm_bindgen]
@@ -71,7 +72,7 @@ impl WasmEngine {
             let (n, of) = (file.bytes.len(), file.n_bytes);
             return Err(thrown(ApiError::bad("", format!("the file ends after {n} of {of} bytes; fetch it again"))));
         }
-        let mut tell = |LoadProgress { phase, done, total }| {
+        let mut tell = |WebProgress { phase, done, total }| {
             // A callback that throws hears no more than one that does not.
             let _ = progress.call3(&JsValue::NULL, &phase.into(), &(done as f64).into(), &(total as f64).into());
         };

@@ -3,7 +3,7 @@
 use ruvllm_router::routes::RouteMatch;
 use wasm_bindgen::prelude::*;
 
-use crate::intelligence::{Adapter, InstantLearner, IntelligenceError, Routes};
+use crate::intelligence::{InstantLearner, IntelligenceError, MicroAdapter, Routes};
 
 fn thrown(error: IntelligenceError) -> JsError {
     JsError::new(&error.to_string())
@@ -101,28 +101,28 @@ impl JsRoutes {
     }
 }
 
-/// A MicroLoRA over vectors: see [`Adapter`].
+/// A MicroLoRA over vectors: see [`MicroAdapter`].
 #[wasm_bindgen(js_name = MicroAdapter)]
-pub struct JsAdapter(Adapter);
+pub struct JsAdapter(MicroAdapter);
 
 #[wasm_bindgen(js_class = MicroAdapter)]
 impl JsAdapter {
     /// Makes one that changes nothing yet.
     ///
     /// # Errors
-    /// As [`Adapter::new`].
+    /// As [`MicroAdapter::new`].
     #[wasm_bindgen(constructor)]
     pub fn new(dim: usize, rank: usize, rows: &[f32]) -> Result<JsAdapter, JsError> {
-        Adapter::new(dim, rank, rows).map(JsAdapter).map_err(thrown)
+        MicroAdapter::new(dim, rank, rows).map(JsAdapter).map_err(thrown)
     }
 
     /// Reads what `toBytes` gave.
     ///
     /// # Errors
-    /// As [`Adapter::from_bytes`].
+    /// As [`MicroAdapter::from_bytes`].
     #[wasm_bindgen(js_name = fromBytes)]
     pub fn from_bytes(bytes: &[u8], rows: &[f32]) -> Result<JsAdapter, JsError> {
-        Adapter::from_bytes(bytes, rows).map(JsAdapter).map_err(thrown)
+        MicroAdapter::from_bytes(bytes, rows).map(JsAdapter).map_err(thrown)
     }
 
     /// Returns a vector as it is changed.
@@ -144,7 +144,7 @@ impl JsAdapter {
     /// Takes one step towards a label.
     ///
     /// # Errors
-    /// As [`Adapter::learn`].
+    /// As [`MicroAdapter::learn`].
     pub fn learn(&mut self, vector: &[f32], label: u32, rate: f32) -> Result<(), JsError> {
         self.0.learn(vector, label, rate).map_err(thrown)
     }

@@ -33,7 +33,7 @@ fn a_correction_is_given_again_also_after_it_was_exported_and_imported() {
     let (bytes, calibration) = (engine.export_learned().expect("it learns"), engine.calibration().expect("it learns"));
     let file = fs::read(Golden::load("llama-a").model("f32")).expect("a golden file can be read");
     let mut n_read = 0;
-    let mut count = |progress: crate::LoadProgress| n_read += u32::from(progress.phase == "calibrate");
+    let mut count = |progress: crate::WebProgress| n_read += u32::from(progress.phase == "calibrate");
     let mut other = WebEngine::load(file, &options(true), Some(&calibration), &mut count).expect("it loads");
     assert_eq!(n_read, 0, "nothing is read again where the calibration is known");
     let status = other.import_learned(&bytes).expect("the same model");

@@ -7,7 +7,7 @@ use axum::http::{Response, StatusCode};
 use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::messages;
 use ruvllm_api::openai::Usage;
-use ruvllm_api::openai::chat::{self, Choice};
+use ruvllm_api::openai::chat::{self, ChatChoice};
 use ruvllm_api::progress::with_progress;
 use ruvllm_api::timings::{Clocks, timed};
 use ruvllm_engine::tools::ToolUse;
@@ -55,7 +55,7 @@ fn whole(
     for (i, summary) in summaries.iter().enumerate() {
         usage.add(summary.usage(), i % asked.n_choices == 0);
         let whole = Reading::new(tool_use, asked.request.thinking).whole(summary);
-        let choice = Choice { given: &call.body, id: &call.id, index: i };
+        let choice = ChatChoice { given: &call.body, id: &call.id, index: i };
         let message = choice.message(&whole, tool_use.is_some());
         choices.push(json!({
             "index": i,
@@ -86,7 +86,7 @@ async fn write(
     let choice = |i: usize, delta: Value, logprobs: Value, finish: Option<&str>| {
         chunk(&head, &asked, json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
     };
-    let delta = |index: usize, event| Choice { given: &call.body, id: &call.id, index }.delta(event);
+    let delta = |index: usize, event| ChatChoice { given: &call.body, id: &call.id, index }.delta(event);
     for i in 0..asked.n_choices {
         // llama.cpp's server begins with nothing, OpenAI's with an empty text.
         let has_none = call.shape == Shape::LlamaCpp || tool_use.as_ref().is_some_and(ToolUse::is_forced);
