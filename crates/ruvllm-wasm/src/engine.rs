@@ -317,6 +317,10 @@ impl WebEngine {
     /// Reads what a request says of its answers.
     fn parsed(&self, given: &ValidBody, max_tokens: Option<usize>) -> Result<Parsed, ApiError> {
         let (text, info) = (self.service.text(), self.service.info());
+        if info.is_encoder {
+            let line = format!("model '{}' makes embeddings, not text; ask it for those", self.model);
+            return Err(ApiError::bad("model", line));
+        }
         let sampling = SamplingParams::default();
         let chooser = Chooser { tokenizer: text.tokenizer(), n_vocab: info.n_vocab, sampling: &sampling };
         let mut parsed = Parsed::read(given, max_tokens, Some(chooser))?;

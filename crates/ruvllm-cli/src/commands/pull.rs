@@ -22,8 +22,8 @@ Examples:
 Sources are tried in order; the file's SHA-256 is checked: the registry's, the hub's, and that of a
 file SHA256SUMS or FILE.sha256 in the repository. A pull that was cut off goes on where it was.
 
-A folder of safetensors is converted on the way, as 'ruvllm convert' does it. With --type the type is
-a part of the model's name: hf:owner/repo:Q4_K_M.";
+A folder of safetensors is converted on the way, as 'ruvllm convert' does it. With --type the type
+is a part of the model's name: hf:owner/repo:Q4_K_M.";
 
 /// Options of `ruvllm pull`.
 #[derive(Args, Debug)]

@@ -98,7 +98,7 @@ fn bad_flags() {
         (&["run", "--max-tokens", "many", "--prompt", "x"], "--max-tokens"),
         (&["run", "--prompt", "x", "--colour", "red"], "--colour"),
         (&["run", "--prompt", "x", "--model", "llama99"], "unknown model 'llama99'"),
-        (&["run", "--prompt", "x", "--model", "hf:only/two"], "hf:owner/repo/file.gguf"),
+        (&["run", "--prompt", "x", "--model", "hf:only"], "hf:owner/repo/file.gguf"),
         (&["bench", "--pp", "512,x"], "--pp"),
         (&["bench", "--batch", "0"], "--batch"),
         (&["tokenize"], "--text"),

@@ -88,13 +88,24 @@ fn a_model_that_is_removed_or_replaced_runs_on() {
     assert_eq!(answer(&mut engine).expect("its bytes are there"), before);
 }
 
+/// Sets a flag at the end of its scope.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_model_that_is_cut_and_made_whole_while_it_is_loaded_is_loaded_or_refused() {
     let (_folder, path) = model("f32");
     let whole = fs::read(&path).expect("a file");
     let expected = answer(&mut load(&path, None).expect("it is whole")).expect("it answers");
-    let (is_over, mut n_refused) = (AtomicBool::new(false), 0);
+    let (is_over, mut n_loaded) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
+        // Also a panic here ends the writer, for which the scope waits.
+        let _end = SetOnDrop(&is_over);
         scope.spawn(|| {
             for i in 0u64.. {
                 if is_over.load(Ordering::Relaxed) {
@@ -105,16 +116,19 @@ fn a_model_that_is_cut_and_made_whole_while_it_is_loaded_is_loaded_or_refused() 
                 std::thread::sleep(std::time::Duration::from_micros(i * 37 % 3000));
             }
         });
-        for _ in 0..200 {
+        // On a busy machine the writer may be stopped while the file is cut: then all loads of some time are refused.
+        for round in 0..100_000 {
             // What it answers may be of a file that was being written; the process lives.
-            match load(&path, None) {
-                Ok(mut engine) => drop(answer(&mut engine)),
-                Err(_) => n_refused += 1,
+            if let Ok(mut engine) = load(&path, None) {
+                n_loaded += 1;
+                drop(answer(&mut engine));
+            }
+            if round >= 200 && n_loaded > 0 {
+                break;
             }
         }
-        is_over.store(true, Ordering::Relaxed);
     });
-    assert!(n_refused < 200);
+    assert!(n_loaded > 0);
     assert_eq!(answer(&mut load(&path, None).expect("it is whole")).expect("it answers"), expected);
 }
 

@@ -82,7 +82,7 @@ impl Bench {
 
     /// Waits until the models are ready to learn; until then they read their files.
     fn wait_until_ready(&self) {
-        for _ in 0..6000 {
+        for _ in 0..36_000 {
             if self.get("/ready").status == 200 {
                 return;
             }

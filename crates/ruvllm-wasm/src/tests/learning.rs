@@ -9,13 +9,13 @@ use super::{finish, line, load, options};
 use crate::WebEngine;
 
 fn ask(engine: &mut WebEngine, text: &str) -> Value {
-    let body = json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 8, "temperature": 0 });
+    let body = json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 16, "temperature": 0 });
     let id = engine.chat(&body.to_string()).expect("it is sound");
     finish(engine, id).1["result"].take()
 }
 
 fn said(answer: &Value) -> &str {
-    answer["choices"][0]["message"]["content"].as_str().expect("a text")
+    answer["choices"][0]["message"]["content"].as_str().expect("a text").trim()
 }
 
 #[test]

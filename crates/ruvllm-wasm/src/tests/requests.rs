@@ -60,7 +60,7 @@ fn several_requests_run_at_once_and_one_is_ended() {
 
 #[test]
 fn answers_keep_to_a_schema_and_calls_are_told_apart() {
-    let mut engine = load("llama-a", &options(false));
+    let mut engine = load("llama-a", &options(false).replace("256", "1024"));
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer", "minimum": 0, "maximum": 9 } },
         "required": ["n"], "additionalProperties": false });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
@@ -107,7 +107,10 @@ fn wrong_requests_are_refused_with_the_servers_lines() {
             r#"{ "max_tokens": 3 }"#,
             "'prompt' is missing: a text, or its tokens; or several of them, each of which is continued n times",
         ),
-        (r#"{ "prompt": "a", "temperature": "hot" }"#, "'temperature' is \"hot\"; it must be a number from -2 to 100"),
+        (
+            r#"{ "prompt": "a", "temperature": "hot" }"#,
+            "'temperature' is \"hot\"; it must be a number from -100 to 100",
+        ),
         (r#"{ "prompt": "a", "model": "gpt-5" }"#, "the model 'gpt-5' is not loaded here; 'tiny' is"),
         (r#"{ "prompt": "a", "adapter": "x" }"#, "'adapter' is not supported: a page's engine has no adapters"),
         (r#"{ "prompt": "a", "best_of": 3 }"#, "answers are not ranked here; leave out 'best_of'"),
