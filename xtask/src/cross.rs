@@ -3,8 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | `aarch64.rs` | the tests of the NEON kernels, on an emulated machine |
-//! | `wasm.rs` | the tests of the simd128 kernels and of the page's engine, in Node |
-//! | `pack.rs` | the sample of a kernel pack |
+//! | `wasm.rs` | the tests of the simd128 kernels, in Node |
+//! | `pack.rs` | the sample of a kernel pack, for `cargo xtask pack` |
 //! | `apple.rs` | the types of what runs on Macs alone |
 //! | `toolchain.rs` | the compiler for all of them |
 
@@ -34,7 +34,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     aarch64::run(args, totals)?;
     wasm::run(args, totals)?;
-    pack::run()?;
     apple::run()
 }
 

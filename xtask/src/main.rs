@@ -62,7 +62,7 @@ enum Command {
     Codegen(codegen::Args),
     /// Make a folder that tests and measures the GPU backend on a machine with a GPU and nothing else
     GpuCheck(gpu_check::Args),
-    /// Build the sample of a kernel pack: target/pack/sample.wasm
+    /// Build the sample of a kernel pack, target/pack/sample.wasm, and compare it with native
     Pack,
     /// Test the kernels for ARM and WebAssembly and the page's engine, and check the types of what is for Macs
     Cross(cross::Args),
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::GpuCheck(args) => gpu_check::run(&args),
-        Command::Pack => cross::pack::build().map(|path| println!("{}", path.display())),
+        Command::Pack => cross::pack::run(),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
         Command::Web(args) => web::run(&args),
     };

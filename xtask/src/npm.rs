@@ -99,16 +99,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     packages(&built, args.write, !args.no_test)
 }
 
-/// Does the same with what CI builds for its other steps.
-///
-/// # Errors
-/// As for [`run`].
-pub(crate) fn run_in_ci() -> Result<()> {
-    // With examples the dependencies have the features that the tests were built with.
-    shell::run(cargo("build --workspace --lib --bins --examples").args(["--profile", PROFILE]))?;
-    packages(&built(&PLATFORMS[0], PROFILE, true), false, true)
-}
-
 /// Returns where cargo puts what it builds.
 fn built(platform: &'static Platform, profile: &str, is_own: bool) -> Built {
     let folder = if profile == "dev" { "debug" } else { profile };

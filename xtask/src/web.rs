@@ -57,14 +57,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds and tests the package with a program that was built.
-///
-/// # Errors
-/// As [`run`].
-pub(crate) fn run_tests(ruvllm: &Path) -> Result<()> {
-    test(&build()?, ruvllm)
-}
-
 /// Builds the package and returns its folder.
 fn build() -> Result<PathBuf> {
     toolchain::install(&[("nodejs", "/usr/bin/node")])?;

@@ -19,7 +19,7 @@ const MANIFEST: &str = "crates/ruvllm-pack-kernels/sample.json";
 ///
 /// # Errors
 /// A tool is missing and cannot be installed, or the module does not build.
-pub(crate) fn build() -> Result<PathBuf> {
+fn build() -> Result<PathBuf> {
     toolchain::install(&[])?;
     let mut command = toolchain::cargo("build", "std,panic_abort");
     command
@@ -41,7 +41,7 @@ const ATTENTION_DIFFERENCE_MAX: f64 = 1e-6;
 ///
 /// # Errors
 /// As [`build`], or the pack is refused, or differs from native.
-pub(super) fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     let module = build()?;
     // In CI the tests' build has made it.
     let built = models::ruvllm_path(shell::PROFILE);

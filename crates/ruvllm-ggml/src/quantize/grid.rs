@@ -198,7 +198,7 @@ fn magnitudes<const N: usize>(x: &[f32; N], weights: &[f32; N], is_even: bool) -
     let mut all_signs = [0; 4];
     let eights = x.as_chunks::<8>().0.iter().zip(weights.as_chunks::<8>().0).zip(magnitudes.as_chunks_mut::<8>().0);
     for (signs, ((x, weights), magnitudes)) in all_signs.iter_mut().zip(eights) {
-        let is_negative = |x: f32| !(x >= 0.0);
+        let is_negative = |x: f32| x < 0.0 || x.is_nan();
         *signs = x.iter().enumerate().fold(0, |signs, (i, &x)| signs | u8::from(is_negative(x)) << i);
         if is_even && signs.count_ones() % 2 == 1 {
             let loss = |i: usize| weights[i] * x[i] * x[i];
