@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::shell::{self, PROFILE, cargo};
+use crate::shell::{self, cargo};
 use crate::{models, node};
 
 /// Sources of the packages.

@@ -47,6 +47,7 @@ pub(crate) type Learner<'a> = &'a dyn Fn(usize) -> Option<Arc<dyn LogitsProcesso
 type Events = Arc<Mutex<Vec<(usize, Event)>>>;
 
 /// Event of an answer.
+#[expect(clippy::large_enum_variant, reason = "few wait at a time; a box would only add a hop")]
 enum Event {
     /// More of its prompt is computed.
     Progress(PromptProgress),
@@ -132,7 +133,7 @@ impl Answer {
             request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add((i % n_choices) as u64));
             request.logits_processor = learner(i);
             let limits = AnswerLimits::of(&given, &request.cancel);
-            let reader = AnswerReader::new(kind.tool_use(), request.thinking.clone());
+            let reader = AnswerReader::new(kind.tool_use(), request.thinking);
             choices.push(Choice { reader, limits, n_told: 0, offset: 0, summary: None });
             if progress::is_asked(&given) {
                 let events = Arc::clone(&events);
@@ -314,7 +315,7 @@ impl Answer {
             let told = || summary.tokens.iter().copied().zip(&summary.logprobs);
             match &self.kind {
                 Kind::Chat(tool_use) => {
-                    let reader = AnswerReader::new(tool_use.as_ref(), self.thinking.clone());
+                    let reader = AnswerReader::new(tool_use.as_ref(), self.thinking);
                     let whole = Whole::read(reader, summary);
                     let of_choice = chat::ChatChoice { given: &self.given, id: &self.id, index: i };
                     json!({

@@ -43,7 +43,6 @@ pub(crate) struct Layer {
     wiring: Wiring,
 }
 
-#[expect(clippy::large_enum_variant, reason = "one a layer; a box would only add a hop")]
 enum Mixer {
     Attention(Attention),
     LatentAttention(LatentAttention),

@@ -312,7 +312,6 @@ impl<'a> StepList<'a> {
             x_stride: (n_heads * head_dim) as u32,
             angle_stride: n_pairs as u32,
             count: self.count as u32,
-            ..RopeParams::default()
         };
         self.push(Kernel::Rope { is_neox }, params.words(), vec![angles, x], n_heads * n_pairs);
     }

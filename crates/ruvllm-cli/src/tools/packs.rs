@@ -80,7 +80,7 @@ pub fn row_quantizer(app: &App, named: Option<&str>) -> Result<Option<Arc<dyn Ro
         let is_fast = |ty: &GgmlType| {
             installed.speed.get(&format!("quantize {}", ty.name())).is_some_and(|speed| *speed > FASTER)
         };
-        if named.is_some() && !is_named || named.is_none() && !GgmlType::ALL.iter().any(|ty| is_fast(ty)) {
+        if named.is_some() && !is_named || named.is_none() && !GgmlType::ALL.iter().any(is_fast) {
             continue;
         }
         let pool = match packs.pool(&installed.name) {

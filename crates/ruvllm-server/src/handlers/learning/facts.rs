@@ -60,7 +60,8 @@ pub(super) fn list(call: Call) -> HandlerFuture {
 fn present(generations: &[Generation], generation: u64, rolled_back: Option<u64>) -> Vec<Range<u64>> {
     let ends = generations.iter().map(|generation| generation.end);
     let since = ends.chain(rolled_back.map(|id| id + 1)).max().unwrap_or(0);
-    let mut ranges = Vec::from([since..u64::MAX]);
+    let newest = since..u64::MAX;
+    let mut ranges = vec![newest];
     let mut number = generation;
     while let Some(one) = generations.iter().find(|one| one.number == number) {
         ranges.push(if one.is_oldest { 0..one.end } else { one.first..one.end });
