@@ -31,6 +31,7 @@ pub struct NativeCall {
     is_cancelled: watch::Sender<bool>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "one a call; a box would only add a hop")]
 enum State {
     Made(Request<Bytes>),
     Answering(AnswerBody),

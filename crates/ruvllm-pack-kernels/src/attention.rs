@@ -34,7 +34,7 @@ impl AttentionShape {
     }
 }
 
-/// Inputs of [`attention`] in single precision.
+/// Inputs of [`attention()`] in single precision.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionInputs<'a> {
     /// The query, `[n_heads, dim]`.
