@@ -8,6 +8,7 @@ mod ci;
 mod clients;
 mod codegen;
 mod cross;
+mod files;
 mod fuzz;
 mod gpu_check;
 mod models;

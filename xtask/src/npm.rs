@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use crate::files::{copy, copy_folder, empty, license};
 use crate::shell::{self, cargo};
 use crate::{models, node};
 
@@ -127,36 +128,6 @@ fn out() -> PathBuf {
     shell::target_dir().join("npm")
 }
 
-/// Makes an empty folder.
-fn empty(folder: PathBuf) -> Result<PathBuf> {
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    Ok(folder)
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    let cannot = || format!("cannot copy {} to {}", from.display(), to.display());
-    fs::create_dir_all(to.parent().expect("a file lies in a folder")).with_context(cannot)?;
-    fs::copy(from, to).map(drop).with_context(cannot)
-}
-
-/// Copies a folder with all that is in it.
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
-    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
-        let path = entry?.path();
-        let to = to.join(path.file_name().expect("an entry has a name"));
-        if path.is_dir() { copy_folder(&path, &to)? } else { copy(&path, &to)? }
-    }
-    Ok(())
-}
-
-/// Gives a package the licences.
-fn license(package: &Path) -> Result<()> {
-    ["LICENSE-MIT", "LICENSE-APACHE"].iter().try_for_each(|name| copy(&shell::root().join(name), &package.join(name)))
-}
-
 /// Makes the package of a platform.
 fn stage_platform(built: &Built) -> Result<PathBuf> {
     let Platform { name, os, cpu, libc, .. } = built.platform;
@@ -192,11 +163,11 @@ fn stage_platform(built: &Built) -> Result<PathBuf> {
 /// Makes `@ruvllm/node`: the sources as `require` reads them, and the types.
 fn stage_node(tools: &Path) -> Result<PathBuf> {
     let (sources, folder) = (shell::root().join(SOURCES), empty(out().join("node"))?);
-    copy_folder(&sources.join("packages/node"), &folder)?;
+    copy_folder(&sources.join("packages/node"), &folder, true)?;
     TYPES.iter().try_for_each(|name| copy(&sources.join(name), &folder.join(name)))?;
     license(&folder)?;
     // The compiler looks for types of Node next to what it reads.
-    copy_folder(&sources.join("src"), &empty(tools.join("src"))?)?;
+    copy_folder(&sources.join("src"), &empty(tools.join("src"))?, true)?;
     TYPES.iter().chain(&["tsconfig.json"]).try_for_each(|name| copy(&sources.join(name), &tools.join(name)))?;
     let mut tsc = Command::new("node");
     tsc.arg("node_modules/typescript/bin/tsc").args(["--project", ".", "--outDir"]).arg(folder.join("lib"));
@@ -208,7 +179,7 @@ fn stage_node(tools: &Path) -> Result<PathBuf> {
 /// Makes `ruvllm`.
 fn stage_ruvllm() -> Result<PathBuf> {
     let folder = empty(out().join("ruvllm"))?;
-    copy_folder(&shell::root().join(SOURCES).join("packages/ruvllm"), &folder)?;
+    copy_folder(&shell::root().join(SOURCES).join("packages/ruvllm"), &folder, true)?;
     license(&folder)?;
     check_version(&folder)?;
     Ok(folder)
@@ -270,7 +241,7 @@ fn test(tarballs: &[PathBuf]) -> Result<()> {
     npm.args(["install", "--no-audit", "--no-fund", "--loglevel", "error"]).args(tarballs).args(clients(&sources)?);
     fs::write(folder.path().join("package.json"), r#"{"private": true}"#)?;
     shell::run(npm.current_dir(folder.path()).stdout(Stdio::null()))?;
-    copy_folder(&sources.join("test"), folder.path())?;
+    copy_folder(&sources.join("test"), folder.path(), true)?;
     let smollm2 = models::path("smollm2:135m")?;
     // A home with the models, and nothing that anybody has learned.
     let home = tempfile::tempdir().context("cannot make a temporary folder")?;

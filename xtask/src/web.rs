@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::cross::{toolchain, wasm};
+use crate::files::{copy, copy_folder, license};
 use crate::{models, node, shell};
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -72,7 +73,9 @@ fn build() -> Result<PathBuf> {
         shell::run(command.arg(&modules).arg(&built))?;
         check_size(module, &modules.join(format!("{}_bg.wasm", module.name)))?;
     }
-    copy(&shell::root().join(SOURCE), &folder)?;
+    // The JavaScript, not its tests.
+    copy_folder(&shell::root().join(SOURCE), &folder, false)?;
+    license(&folder)?;
     copy_common(&folder)?;
     let version = env!("CARGO_PKG_VERSION");
     write(
@@ -131,21 +134,6 @@ fn check_size(module: &Module, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the JavaScript, not its tests.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
-        let path = entry?.path();
-        if path.is_file() {
-            let name = path.file_name().expect("a file has a name");
-            fs::copy(&path, to.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
-        }
-    }
-    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
-        fs::copy(shell::root().join(name), to.join(name)).with_context(|| format!("cannot copy {name}"))?;
-    }
-    Ok(())
-}
-
 /// Copies the client that the package has in common with that of Node, and the types of the API.
 fn copy_common(folder: &Path) -> Result<()> {
     let from = shell::root().join(COMMON);
@@ -153,7 +141,7 @@ fn copy_common(folder: &Path) -> Result<()> {
         ["src/client.js", "src/errors.js", "src/stream.js", "api.d.ts", "bodies.d.ts"].map(|name| from.join(name))
     {
         let name = path.file_name().expect("a file has a name");
-        fs::copy(&path, folder.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
+        copy(&path, &folder.join(name))?;
     }
     Ok(())
 }

@@ -8,10 +8,10 @@ use ruvllm_learning::SigningKey;
 use ruvllm_server::{ModelSource, ServerOptions};
 
 use crate::cli::{Cli, Command};
-use crate::commands::sona;
 use crate::tools::app::{App, Listener};
 use crate::tools::env::Settings;
 use crate::tools::error::{Error, Result};
+use crate::tools::signing_key;
 use crate::{clap_line, takes_negatives};
 
 /// Options about connections and the process, which a program has in its own way.
@@ -79,7 +79,7 @@ impl EmbeddedModels {
 /// # Errors
 /// Its file cannot be read or written.
 pub fn node_key(home: &Path) -> Result<SigningKey> {
-    sona::signing_key(&home.join("node.key"))
+    signing_key::read_or_create(&home.join("node.key"))
 }
 
 /// An option of [`EmbeddedModels::load`].

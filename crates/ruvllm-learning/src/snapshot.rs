@@ -1,4 +1,4 @@
-//! What a tenant has learned as bytes, to be kept elsewhere or taken to another machine with the same model.
+//! Snapshots: all that a tenant has learned as bytes, to be kept elsewhere or taken to another machine with the same model.
 
 use std::sync::Arc;
 

@@ -183,12 +183,7 @@ impl NativeBackend {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<NativeBackend, BackendError> {
-        options.validate()?;
-        let start = Instant::now();
-        let compute = Compute::new(options.isa, options.n_threads);
-        let mut backend = NativeBackend::open_path(path, options, compute, progress)?;
-        backend.set_load_ms(start.elapsed().as_secs_f64() * 1e3);
-        Ok(backend)
+        NativeBackend::timed(options, |compute| NativeBackend::open_path(path, options, compute, progress))
     }
 
     /// Loads a GGUF file that is in memory, `name` standing for its path: where there is no file system.
@@ -201,11 +196,20 @@ impl NativeBackend {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<NativeBackend, BackendError> {
+        NativeBackend::timed(options, |compute| {
+            let file = Arc::new(GgufFile::from_bytes(bytes)?);
+            NativeBackend::open_file(Path::new(name), &file, options, compute, progress)
+        })
+    }
+
+    /// Checks the options and opens a model, which is told how long that took.
+    fn timed(
+        options: &LoadOptions,
+        open: impl FnOnce(Compute) -> Result<NativeBackend, BackendError>,
+    ) -> Result<NativeBackend, BackendError> {
         options.validate()?;
         let start = Instant::now();
-        let compute = Compute::new(options.isa, options.n_threads);
-        let file = Arc::new(GgufFile::from_bytes(bytes)?);
-        let mut backend = NativeBackend::open_file(Path::new(name), &file, options, compute, progress)?;
+        let mut backend = open(Compute::new(options.isa, options.n_threads))?;
         backend.set_load_ms(start.elapsed().as_secs_f64() * 1e3);
         Ok(backend)
     }

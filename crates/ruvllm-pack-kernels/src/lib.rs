@@ -14,7 +14,8 @@
 //! let weights = Weights::new(Isa::Scalar, GgmlType::Q8_0, MatrixShape { n_out: 1, n_in: 32 }, &block);
 //! let mut product = [0.0];
 //! weights.multiply(&row, 1, &mut product);
-//! assert!((product[0] - 32.0).abs() < 0.1);
+//! // The products round rows to 8 bits.
+//! assert!((product[0] - 32.0).abs() < 0.2);
 //! ```
 
 mod attention;

@@ -56,7 +56,7 @@ pub struct InstalledPack {
     pub speed: BTreeMap<String, f64>,
 }
 
-/// What the folder's file has.
+/// Content of the folder's file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Allow {

@@ -6,9 +6,9 @@ use ruvllm_ggml::GgmlType;
 use ruvllm_kernels::Isa;
 use ruvllm_pack_kernels::{AttentionInputs, AttentionShape, MatrixShape, Weights};
 
-use crate::check::{Inputs, kernel_name};
+use crate::check::Inputs;
 use crate::error::PackError;
-use crate::manifest::Op;
+use crate::manifest::{Op, PackKernel};
 use crate::pack::Pack;
 
 /// Values of a row.
@@ -43,34 +43,33 @@ impl Timing {
 /// # Errors
 /// A kernel fails.
 pub fn bench(pack: &mut Pack) -> Result<Vec<Timing>, PackError> {
-    let mut timings = Vec::new();
-    for (op, types) in pack.manifest().kernels.clone() {
-        if op == Op::Attention {
-            timings.push(attention(pack)?);
-        }
-        for ty in types.into_iter().map(|ty| ty.0) {
-            timings.push(match op {
-                Op::Embed => embed(pack, ty)?,
-                Op::Quantize => quantize(pack, ty)?,
-                Op::Matmul => matmul(pack, ty)?,
-                Op::Attention => continue,
-            });
-        }
-    }
-    Ok(timings)
+    let kernels = pack.manifest().each();
+    let measure = |kernel: PackKernel| {
+        let (pack_us, native_us) = match (kernel.op, kernel.ty) {
+            (Op::Embed, Some(ty)) => embed(pack, ty)?,
+            (Op::Quantize, Some(ty)) => quantize(pack, ty)?,
+            (Op::Matmul, Some(ty)) => matmul(pack, ty)?,
+            _ => attention(pack)?,
+        };
+        Ok(Timing { kernel: kernel.to_string(), pack_us, native_us })
+    };
+    kernels.into_iter().map(measure).collect()
 }
 
-fn embed(pack: &mut Pack, ty: GgmlType) -> Result<Timing, PackError> {
+/// Microseconds of a pack and of native.
+type Pair = (f64, f64);
+
+fn embed(pack: &mut Pack, ty: GgmlType) -> Result<Pair, PackError> {
     let (row, mut out) = (Inputs::fixed().rows(ty, 1, ROW, 1.0)?, vec![0.0; ROW]);
     let pack_us = fastest(|| pack.embed(ty, &row, &mut out))?;
     let native_us = fastest(|| {
         ruvllm_pack_kernels::embed(Isa::best(), ty, &row, &mut out);
         Ok(())
     })?;
-    Ok(Timing { kernel: kernel_name(Op::Embed, ty), pack_us, native_us })
+    Ok((pack_us, native_us))
 }
 
-fn quantize(pack: &mut Pack, ty: GgmlType) -> Result<Timing, PackError> {
+fn quantize(pack: &mut Pack, ty: GgmlType) -> Result<Pair, PackError> {
     let row = Inputs::fixed().values(ROW, 1.0);
     let mut out = vec![0; Inputs::fixed().rows(ty, 1, ROW, 1.0)?.len()];
     let pack_us = fastest(|| pack.quantize(ty, &row, &mut out))?;
@@ -78,10 +77,10 @@ fn quantize(pack: &mut Pack, ty: GgmlType) -> Result<Timing, PackError> {
         ruvllm_pack_kernels::quantize(ty, &row, &mut out);
         Ok(())
     })?;
-    Ok(Timing { kernel: kernel_name(Op::Quantize, ty), pack_us, native_us })
+    Ok((pack_us, native_us))
 }
 
-fn matmul(pack: &mut Pack, ty: GgmlType) -> Result<Timing, PackError> {
+fn matmul(pack: &mut Pack, ty: GgmlType) -> Result<Pair, PackError> {
     let (mut inputs, shape) = (Inputs::fixed(), MatrixShape { n_out: N_OUT, n_in: ROW });
     let (weights, x) = (inputs.rows(ty, N_OUT, ROW, 1.0)?, inputs.values(ROW, 1.0));
     let mut out = vec![0.0; N_OUT];
@@ -93,10 +92,10 @@ fn matmul(pack: &mut Pack, ty: GgmlType) -> Result<Timing, PackError> {
         weights.multiply(&x, 1, &mut out);
         Ok(())
     })?;
-    Ok(Timing { kernel: kernel_name(Op::Matmul, ty), pack_us, native_us })
+    Ok((pack_us, native_us))
 }
 
-fn attention(pack: &mut Pack) -> Result<Timing, PackError> {
+fn attention(pack: &mut Pack) -> Result<Pair, PackError> {
     let mut inputs = Inputs::fixed();
     let n_keys = ATTENTION.n_keys().expect("the shape is sound");
     let [q, k, v] = [ATTENTION.n_heads * ATTENTION.dim, n_keys, n_keys].map(|n| inputs.values(n, 1.0));
@@ -106,7 +105,7 @@ fn attention(pack: &mut Pack) -> Result<Timing, PackError> {
         ruvllm_pack_kernels::attention(Isa::best(), ATTENTION, inputs, &mut out);
         Ok(())
     })?;
-    Ok(Timing { kernel: Op::Attention.name().to_owned(), pack_us, native_us })
+    Ok((pack_us, native_us))
 }
 
 /// Returns the microseconds of the fastest call.

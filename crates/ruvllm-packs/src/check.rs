@@ -13,7 +13,7 @@ use ruvllm_kernels::matmul::Matrix;
 use ruvllm_pack_kernels::{AttentionInputs, AttentionShape, MatrixShape, Weights, can_quantize};
 
 use crate::error::{PackError, PackErrorKind};
-use crate::manifest::Op;
+use crate::manifest::{Op, PackKernel};
 use crate::pack::Pack;
 
 /// Largest difference of a product, in units of the results' root mean square: native rounds its inputs to 8 bits.
@@ -45,32 +45,18 @@ impl Finding {
 /// With kind `Result` for a kernel that computes something else, with `Sandbox` for one that fails, with `Unknown` for a type that native
 /// does not compute.
 pub fn check(pack: &mut Pack, seed: u64) -> Result<Vec<Finding>, PackError> {
-    let mut inputs = Inputs(ChaCha8Rng::seed_from_u64(seed));
-    let mut findings = Vec::new();
-    for (op, types) in pack.manifest().kernels.clone() {
-        if op == Op::Attention {
-            let kernel = op.name().to_owned();
-            let difference = attention(pack, &mut inputs).map_err(|error| error.within(&kernel))?;
-            findings.push(Finding { kernel, difference });
-        }
-        for ty in types.into_iter().map(|ty| ty.0) {
-            let kernel = kernel_name(op, ty);
-            let compared = match op {
-                Op::Embed => embed(pack, ty, &mut inputs),
-                Op::Quantize => quantize(pack, ty, &mut inputs),
-                Op::Matmul => matmul(pack, ty, &mut inputs),
-                Op::Attention => continue,
-            };
-            let difference = compared.map_err(|error| error.within(&kernel))?;
-            findings.push(Finding { kernel, difference });
-        }
-    }
-    Ok(findings)
-}
-
-/// Returns the name of a kernel with its type.
-pub(crate) fn kernel_name(op: Op, ty: GgmlType) -> String {
-    format!("{} {}", op.name(), ty.name())
+    let (kernels, mut inputs) = (pack.manifest().each(), Inputs(ChaCha8Rng::seed_from_u64(seed)));
+    let compare = |kernel: PackKernel| {
+        let compared = match (kernel.op, kernel.ty) {
+            (Op::Embed, Some(ty)) => embed(pack, ty, &mut inputs),
+            (Op::Quantize, Some(ty)) => quantize(pack, ty, &mut inputs),
+            (Op::Matmul, Some(ty)) => matmul(pack, ty, &mut inputs),
+            _ => attention(pack, &mut inputs),
+        };
+        let difference = compared.map_err(|error| error.within(kernel))?;
+        Ok(Finding { kernel: kernel.to_string(), difference })
+    };
+    kernels.into_iter().map(compare).collect()
 }
 
 /// Random inputs.

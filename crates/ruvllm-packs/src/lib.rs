@@ -33,7 +33,7 @@ pub use bench::{Timing, bench};
 pub use check::{Finding, check};
 pub use error::{PackError, PackErrorKind};
 pub use folder::{PackFolder, VerifiedPack, read_pack};
-pub use manifest::{Manifest, Op, PACK_BYTES_MAX, PackFile, TypeName};
+pub use manifest::{Manifest, Op, PACK_BYTES_MAX, PackFile, PackKernel, TypeName};
 pub use pack::{Pack, PackMatrix};
 pub use pool::PackPool;
 pub use ruvllm_pack_kernels::{AttentionInputs, AttentionShape, MatrixShape};

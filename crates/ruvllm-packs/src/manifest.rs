@@ -1,6 +1,7 @@
 //! Contents of a pack: a manifest and a module, in one signed file.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use ruvllm_ggml::GgmlType;
 use ruvllm_store::signed::{self, FileKind, PublicKey, SigningKey};
@@ -58,6 +59,22 @@ impl Op {
     }
 }
 
+/// A kernel for one type; its text is `quantize Q4_K`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackKernel {
+    /// The operation.
+    pub op: Op,
+    /// The type, where the operation has one.
+    pub ty: Option<GgmlType>,
+}
+
+impl fmt::Display for PackKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op.name())?;
+        self.ty.iter().try_for_each(|ty| write!(f, " {}", ty.name()))
+    }
+}
+
 /// A type by its name in manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -85,7 +102,7 @@ impl Manifest {
     /// With kind `Invalid` for another form, a name that is none, or kernels that do not fit their types.
     pub fn parse(text: &[u8]) -> Result<Manifest, PackError> {
         let invalid =
-            |why: &dyn std::fmt::Display| PackError::new(PackErrorKind::Invalid, format_args!("the manifest: {why}"));
+            |why: &dyn fmt::Display| PackError::new(PackErrorKind::Invalid, format_args!("the manifest: {why}"));
         if text.len() > MANIFEST_BYTES_MAX {
             return Err(invalid(&format_args!("{} bytes, and {MANIFEST_BYTES_MAX} are the most", text.len())));
         }
@@ -102,6 +119,15 @@ impl Manifest {
             }
         }
         Ok(manifest)
+    }
+
+    /// Returns all kernels, each with one of its types.
+    pub fn each(&self) -> Vec<PackKernel> {
+        let of_op = |(&op, types): (&Op, &Vec<TypeName>)| match op {
+            Op::Attention => vec![PackKernel { op, ty: None }],
+            _ => types.iter().map(|ty| PackKernel { op, ty: Some(ty.0) }).collect(),
+        };
+        self.kernels.iter().flat_map(of_op).collect()
     }
 
     /// Returns whether the pack has a kernel, for a type where kernels have one.

@@ -21,7 +21,7 @@ use crate::tools::{self, call_id};
 /// All fields of a request, in groups.
 pub const TABLE: &[&[Field]] = &[FIELDS, tools::CHAT, SAMPLING, GENERATION, HINTS, ALIKE, OF_CHATS];
 
-/// What a chat may say beside how the answer is written.
+/// Fields of a chat beside those of how the answer is written.
 const FIELDS: &[Field] = &[
     required("messages", messages::MESSAGES, "the conversation; one that ends with the assistant is gone on with"),
     optional("max_completion_tokens", N_TOKENS, "the newer name of max_tokens"),

@@ -14,7 +14,7 @@ pub const TABLE: &[&[Field]] = &[FIELDS, SAMPLING, GENERATION, HINTS, ALIKE, OF_
 /// Most tokens that are written where a request does not say how many, as OpenAI has it.
 pub const MAX_TOKENS: usize = 16;
 
-/// What a completion may say beside how the answer is written.
+/// Fields of a completion beside those of how the answer is written.
 const FIELDS: &[Field] = &[
     required("prompt", INPUT, "a text, or its tokens; or several of them, each of which is continued n times"),
     optional(

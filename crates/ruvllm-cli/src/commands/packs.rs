@@ -1,20 +1,20 @@
 //! `ruvllm packs`: kernels of others, signed and in a sandbox.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ruvllm_packs::{
-    Finding, InstalledPack, PackFile, PackFolder, Revocation, SigningKey, Timing, TrustedKey, VerifiedPack, bench,
-    read_pack,
+    Finding, InstalledPack, PackFile, PackFolder, Revocation, Timing, TrustedKey, VerifiedPack, bench, read_pack,
 };
 use serde_json::{Value, json};
 
 use crate::tools::app::App;
 use crate::tools::args::OutputArgs;
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
+use crate::tools::error::Result;
+use crate::tools::out_file::OutFile;
 use crate::tools::output::{print, print_json, print_line, table};
 use crate::tools::packs::{folder, open, record};
+use crate::tools::signing_key;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -312,8 +312,7 @@ impl RevokeArgs {
 
 impl KeyArgs {
     fn run(&self) -> Result<()> {
-        let key = SigningKey::generate().map_err(Error::failure)?;
-        write_secret(&self.file, &key)?;
+        let key = signing_key::create(&self.file)?;
         let public = key.public().to_string();
         match self.output.json {
             true => print_json(&json!({ "file": self.file, "key": public })),
@@ -322,39 +321,17 @@ impl KeyArgs {
     }
 }
 
-/// Writes a secret that its owner alone may read, and never over another file.
-fn write_secret(path: &Path, key: &SigningKey) -> Result<()> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let written = options.open(path).and_then(|mut file| {
-        std::io::Write::write_all(&mut file, hex::encode(key.seed()).as_bytes())?;
-        file.sync_all()
-    });
-    written.map_err(|error| Error::failure(format_args!("{}: {error}", path.display())))
-}
-
 impl SignArgs {
     fn run(&self) -> Result<()> {
-        check::writable(&self.out, &[])?;
-        let key = self.secret()?;
+        let out = OutFile::create(&self.out, &[&self.module, &self.manifest, &self.key])?;
+        let key = signing_key::read(&self.key)?;
         let (manifest, module) = (read_pack(&self.manifest)?, read_pack(&self.module)?);
         let file = PackFile { manifest: &manifest, module: &module }.sign(&key)?;
-        std::fs::write(&self.out, &file)
-            .map_err(|error| Error::failure(format_args!("{}: {error}", self.out.display())))?;
+        out.write_whole(&file)?;
         let public = key.public().to_string();
         match self.output.json {
             true => print_json(&json!({ "path": self.out, "key": public, "bytes": file.len() })),
             false => print_line(&format!("wrote {}, signed by {public}", self.out.display())),
         }
-    }
-
-    fn secret(&self) -> Result<SigningKey> {
-        let wrong = || Error::failure(format_args!("{} is no key of 'ruvllm packs key'", self.key.display()));
-        let text = std::fs::read_to_string(&self.key)
-            .map_err(|error| Error::failure(format_args!("{}: {error}", self.key.display())))?;
-        let seed = hex::decode(text.trim()).ok().and_then(|seed| seed.try_into().ok());
-        Ok(SigningKey::from_seed(seed.ok_or_else(wrong)?))
     }
 }

@@ -26,6 +26,7 @@ pub mod remote;
 pub mod renamed;
 pub mod resume;
 pub mod routing;
+pub mod signing_key;
 pub mod template;
 pub mod text_files;
 pub mod values;

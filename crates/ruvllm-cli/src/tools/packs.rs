@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use ruvllm_convert::RowQuantizer;
 use ruvllm_kernels::GgmlType;
-use ruvllm_packs::{Op, PackError, PackErrorKind, PackFolder, PackPool};
+use ruvllm_packs::{Op, PackError, PackErrorKind, PackFolder, PackKernel, PackPool};
 use ruvllm_sona::witness::{Event, LogOptions, WitnessLog};
 use ruvllm_witness::{ANCHOR_FILE, NOBODY, WitnessOptions, open_store};
 
 use crate::tools::app::App;
 use crate::tools::error::{Error, Result};
 
-/// How much faster than native a pack must have been to be used unasked.
+/// Least speed, as a multiple of native's, of a pack that is used unasked.
 const FASTER: f64 = 1.05;
 
 impl From<PackError> for Error {
@@ -78,7 +78,8 @@ pub fn row_quantizer(app: &App, named: Option<&str>) -> Result<Option<Arc<dyn Ro
     for installed in packs.packs() {
         let is_named = named == Some(installed.name.as_str());
         let is_fast = |ty: &GgmlType| {
-            installed.speed.get(&format!("quantize {}", ty.name())).is_some_and(|speed| *speed > FASTER)
+            let kernel = PackKernel { op: Op::Quantize, ty: Some(*ty) };
+            installed.speed.get(&kernel.to_string()).is_some_and(|speed| *speed > FASTER)
         };
         if named.is_some() && !is_named || named.is_none() && !GgmlType::ALL.iter().any(is_fast) {
             continue;

@@ -64,13 +64,17 @@ fn answers_keep_to_a_schema_and_calls_are_told_apart() {
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer", "minimum": 0, "maximum": 9 } },
         "required": ["n"], "additionalProperties": false });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
-    let id = started(&mut engine, json!({ "messages": question("?"), "response_format": format, "max_tokens": 60 }));
+    let id = started(
+        &mut engine,
+        json!({ "messages": question("?"), "response_format": format, "max_tokens": 60, "temperature": 0 }),
+    );
     let content = finish(&mut engine, id).1["result"]["choices"][0]["message"]["content"].take();
     let value: Value = serde_json::from_str(content.as_str().expect("a text")).expect("it is JSON");
     assert!(value["n"].as_u64().is_some_and(|n| n < 10), "{value}");
 
     let tool = json!({ "type": "function", "function": { "name": "look", "parameters": schema } });
-    let body = json!({ "messages": question("?"), "tools": [tool], "tool_choice": "required", "max_tokens": 120 });
+    let body = json!({ "messages": question("?"), "tools": [tool], "tool_choice": "required",
+        "parallel_tool_calls": false, "max_tokens": 400, "temperature": 0 });
     let id = started(&mut engine, body);
     let end = finish(&mut engine, id).1;
     let choice = &end["result"]["choices"][0];

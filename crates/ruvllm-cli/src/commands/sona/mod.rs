@@ -2,16 +2,15 @@
 
 mod patterns;
 use std::fs;
-use std::io::Write as _;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use ruvllm_api::learning::{generation_json, item_json};
 use ruvllm_engine::{CancelToken, Engine, EngineError, LoadOptions};
 use ruvllm_learning as learning;
-use ruvllm_learning::{Item, Learning, LearningOptions, PublicKey, SigningKey, Tenant, TenantLog, check_tenant};
+use ruvllm_learning::{Item, Learning, LearningOptions, PublicKey, Tenant, TenantLog, check_tenant};
 use ruvllm_sona::bank::{self, Imported, Trust};
 use ruvllm_sona::history;
 use serde_json::{Value, json};
@@ -23,7 +22,7 @@ use crate::tools::error::{Error, Result};
 use crate::tools::learning::{TENANT, check_place, open, stats_json};
 use crate::tools::out_file::OutFile;
 use crate::tools::output::{self, print, print_json, print_line, table, timestamp};
-use crate::tools::{check, interrupt};
+use crate::tools::{check, interrupt, signing_key};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -359,13 +358,13 @@ impl ExportArgs {
     fn run(&self, app: &App) -> Result<()> {
         self.of.check(app)?;
         check::writable(&self.file, &[])?;
-        let key = signing_key(&self.sign_key.clone().unwrap_or_else(|| app.settings.home.join("node.key")))?;
+        let key =
+            signing_key::read_or_create(&self.sign_key.clone().unwrap_or_else(|| app.settings.home.join("node.key")))?;
         let model = app.store().locate(&self.of.model.model, true)?;
-        let mut out = OutFile::create(&self.file, &[&model])?;
+        let out = OutFile::create(&self.file, &[&model])?;
         let loaded = self.of.load(app, &self.load)?;
         let file = if self.patterns { loaded.tenant.export_patterns(&key)? } else { loaded.tenant.export(&key)? };
-        out.write_all(&file).map_err(|error| Error::io("write", &self.file, &error))?;
-        out.finish()?;
+        out.write_whole(&file)?;
         let (n, key) = (file.len(), key.public().to_string());
         let what = format!("{} in {}, signed by {key}", output::bytes(n as u64), self.file.display());
         loaded.finish(&self.of, &what, json!({ "file": self.file.display().to_string(), "bytes": n, "signed_by": key }))
@@ -394,28 +393,5 @@ impl ImportArgs {
         let (generation, signed_by) = loaded.tenant.import(&file, &trusted).map_err(refused)?;
         let what = format!("generation {generation} is that of {}, signed by {signed_by}", self.file.display());
         loaded.finish(&self.of, &what, json!({ "generation": generation, "signed_by": signed_by.to_string() }))
-    }
-}
-
-/// Reads the secret key of this node, or makes it: readable by its owner only.
-pub fn signing_key(path: &Path) -> Result<SigningKey> {
-    match fs::read(path) {
-        Ok(bytes) => {
-            let seed = <[u8; 32]>::try_from(&bytes[..]);
-            let line = || Error::failure(format_args!("{} has {} bytes; a key has 32", path.display(), bytes.len()));
-            Ok(SigningKey::from_seed(seed.map_err(|_| line())?))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let key =
-                SigningKey::generate().map_err(|error| Error::failure(format_args!("no key was made: {error}")))?;
-            let mut options = fs::File::options();
-            options.write(true).create_new(true);
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            let written = options.open(path).and_then(|mut file| file.write_all(&key.seed()));
-            written.map_err(|error| Error::io("write", path, &error))?;
-            Ok(key)
-        }
-        Err(error) => Err(Error::io("read", path, &error)),
     }
 }

@@ -1,4 +1,4 @@
-//! What a model was told by a key: corrections, and answers that are remembered.
+//! Facts that a model was told by a key: corrections, and answers that are remembered.
 
 use std::collections::HashMap;
 use std::ops::Range;

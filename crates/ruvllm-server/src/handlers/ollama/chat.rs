@@ -13,7 +13,7 @@ use crate::call::{Call, HandlerFuture};
 use crate::handlers::ollama::answer::{self, Form};
 use crate::handlers::ollama::{messages, options};
 
-/// What a chat may say beside how the answer is written.
+/// Fields of a chat beside those of how the answer is written.
 pub(super) const FIELDS: &[Field] =
     &[optional("messages", messages::MESSAGES, "the conversation; one that ends with the assistant is gone on with")];
 
