@@ -12,6 +12,7 @@ mod fuzz;
 mod gpu_check;
 mod models;
 mod node;
+mod npm;
 mod python;
 mod shell;
 mod soak;
@@ -47,6 +48,8 @@ enum Command {
     Python,
     /// Install the npm packages and the browser that the server's tests need
     Node,
+    /// Build the packages of npm into target/npm, and test them in an empty folder
+    Npm(npm::Args),
     /// Run clients and agents, unmodified, against a server: a table of what works
     Clients(clients::Args),
     /// Serve under everything that clients do wrong, and look what is left
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
         Command::Node => node::run(),
+        Command::Npm(args) => npm::run(&args),
         Command::Clients(args) => clients::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

@@ -19,8 +19,15 @@ const CHROMIUM: &str = "/usr/bin/chromium";
 /// Node, npm or Chromium are not there and cannot be had, or a package cannot.
 pub(crate) fn run() -> Result<()> {
     install_programs()?;
-    let (folder, from) = (shell::target_dir().join("node"), shell::root().join(FOLDER));
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    install(&shell::root().join(FOLDER), &shell::target_dir().join("node"))
+}
+
+/// Installs in `folder` the packages that the files in `from` name, unless they are there as the lock names them.
+///
+/// # Errors
+/// A package cannot be had.
+pub(crate) fn install(from: &Path, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let lock = FILES[1];
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let stamp = folder.join("installed.json");
@@ -33,7 +40,7 @@ pub(crate) fn run() -> Result<()> {
         std::fs::copy(from.join(name), folder.join(name)).with_context(|| format!("cannot copy {name}"))?;
     }
     let npm = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"];
-    shell::run(Command::new("npm").args(npm).current_dir(&folder))?;
+    shell::run(Command::new("npm").args(npm).current_dir(folder))?;
     std::fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
 }
 

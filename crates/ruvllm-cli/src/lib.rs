@@ -18,7 +18,7 @@ use clap::CommandFactory;
 use crate::cli::{Cli, Command};
 use crate::tools::app::App;
 use crate::tools::env::Settings;
-use crate::tools::error::{Error, Result, one_line};
+use crate::tools::error::{Result, one_line};
 use crate::tools::{interrupt, renamed};
 
 pub use commands::serve::embedded::{EmbeddedModels, EmbeddedOption, node_key, options as embedded_options};

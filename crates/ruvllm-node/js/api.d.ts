@@ -6,18 +6,18 @@
 
 import type {
   ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, FeedbackBody, MemoryBody, TokenizeBody,
-} from './bodies';
+} from './bodies.js';
 
 export type {
   ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, FeedbackBody, MemoryBody, TokenizeBody,
-} from './bodies';
+} from './bodies.js';
 
 /**
  * Loads a model and returns its engine. `model` is a name (`smollm2:135m`, `hf:owner/repo/file.gguf`), a path, or in
  * browsers a URL or a `File`.
  *
- * @throws {LoadError} the model is not known, cannot be fetched or read, or does not fit
- * @throws {UsageError} an option is unknown or has a value that it cannot have
+ * @throws {LoadError} the model cannot be fetched, read or loaded
+ * @throws {UsageError} the model's name is not known, or an option is not, or has a value that it cannot have
  */
 export declare function load(model: string, options?: LoadOptions): Promise<Engine>;
 
@@ -48,7 +48,7 @@ export interface LoadOptions {
 export interface LoadProgress {
   /** `fetch` while bytes come from elsewhere, `load` while weights are read and packed. */
   phase: 'fetch' | 'load';
-  /** Bytes (fetch) or tensors (load) so far. */
+  /** Bytes so far. */
   done: number;
   /** And in all, where that is known. */
   total?: number;
@@ -84,10 +84,13 @@ export interface Engine extends AsyncDisposable {
   learning(options?: CallOptions): Promise<LearningStatus>;
   /** Forgets everything that was learned: `DELETE /v1/memory`. */
   forget(options?: CallOptions): Promise<void>;
-  /** Returns what was learned as bytes that {@link importLearned} reads, here or on another machine with the same model. */
+  /** Returns what was learned as signed bytes that {@link importLearned} reads, here or on another machine with the same model. */
   exportLearned(): Promise<Uint8Array>;
-  /** Puts what {@link exportLearned} returned in the place of what was learned. */
-  importLearned(bytes: Uint8Array): Promise<LearningStatus>;
+  /**
+   * Puts what {@link exportLearned} returned in the place of what was learned. Bytes that this machine has signed are taken, and
+   * those of machines in `trust`: their keys, as `capabilities().public_key` tells them there.
+   */
+  importLearned(bytes: Uint8Array, options?: { trust?: string[] }): Promise<LearningStatus>;
 
   /** Tells what the engine has and takes: `GET /v1/capabilities`, with what the platform grants. */
   capabilities(): Promise<Capabilities>;
@@ -202,6 +205,8 @@ export interface ChatLogprobs {
 }
 
 export interface TokenLogprob {
+  /** The token's number. */
+  id?: number;
   token: string;
   logprob: number;
   bytes: number[] | null;
@@ -322,6 +327,8 @@ export interface Capabilities {
   limits: { requests_at_once: number | null; [field: string]: unknown };
   /** Whether the engine was loaded with `learn: true`. */
   learns: boolean;
+  /** Key that others need to trust what this machine exports. */
+  public_key: string;
   [field: string]: unknown;
 }
 
@@ -344,7 +351,7 @@ export declare class RuvllmError extends Error {
   readonly status: number;
 }
 
-/** An option of `load` or a call that cannot be honoured; the command line exits with 2. */
+/** A name of a model that is not known, or an option that cannot be honoured; the command line exits with 2. */
 export declare class UsageError extends RuvllmError { readonly kind: 'usage' }
 /** A model that cannot be found, fetched, read or loaded. */
 export declare class LoadError extends RuvllmError { readonly kind: 'load' }
@@ -355,9 +362,7 @@ export declare class InvalidRequestError extends RuvllmError {
   readonly kind: 'invalid_request' | 'context_length' | 'not_found' | 'unsupported';
 }
 /** A prompt that is longer than the context. */
-export declare class ContextLengthError extends InvalidRequestError {
-  readonly kind: 'context_length';
-}
+export declare class ContextLengthError extends InvalidRequestError { readonly kind: 'context_length' }
 /** A model, adapter or answer that is not known. */
 export declare class NotFoundError extends InvalidRequestError { readonly kind: 'not_found' }
 /** A request for what the model or the engine does not have. */

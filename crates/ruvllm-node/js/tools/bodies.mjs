@@ -1,10 +1,11 @@
 // Generates bodies.d.ts, the types of request bodies, from the server's OpenAPI document:
 //
-//     node tools/bodies.mjs openapi.json > bodies.d.ts
+//     node tools/bodies.mjs path/of/ruvllm.node model.gguf > bodies.d.ts
 //
+// The addon's own server tells the document; which model it has does not matter.
 // Names that fields had earlier or have in other APIs are left out; the engine answers to them all the same.
 
-import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import openapiTS, { astToString } from 'openapi-typescript';
 
 /** The type of each endpoint's body. */
@@ -41,7 +42,18 @@ function clean(schema) {
   return out;
 }
 
-const document = JSON.parse(readFileSync(process.argv[2], 'utf8'));
+/** Asks the addon's server for its document. */
+async function openapi(path, model) {
+  const engine = await createRequire(import.meta.url)(path).load([`--model=${model}`], () => {});
+  const call = engine.call('GET', '/openapi.json', []);
+  await call.head();
+  const pieces = [];
+  for (let piece = await call.next(); piece !== null; piece = await call.next()) pieces.push(piece);
+  await engine.dispose();
+  return JSON.parse(Buffer.concat(pieces).toString());
+}
+
+const document = await openapi(...process.argv.slice(2));
 const schemas = {};
 for (const [name, path] of Object.entries(BODIES)) {
   schemas[name] = clean(document.paths[path].post.requestBody.content['application/json'].schema);
