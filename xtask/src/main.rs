@@ -19,6 +19,7 @@ mod soak;
 mod synth;
 mod tidy;
 mod vulkan;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,8 @@ enum Command {
     Node,
     /// Build the packages of npm into target/npm, and test them in an empty folder
     Npm(npm::Args),
+    /// Build the package for Python into target/wheel, and test it in environments of its own
+    Wheel(wheel::Args),
     /// Run clients and agents, unmodified, against a server: a table of what works
     Clients(clients::Args),
     /// Serve under everything that clients do wrong, and look what is left
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Python => python::run(),
         Command::Node => node::run(),
         Command::Npm(args) => npm::run(&args),
+        Command::Wheel(args) => wheel::run(&args),
         Command::Clients(args) => clients::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

@@ -7,13 +7,20 @@ use pyo3::types::PyBytes;
 use ruvllm_server::EmbeddedCall;
 
 use crate::pending::Pending;
+use crate::runtime::OfProcess;
 
 /// The most bytes that are given at once, where more are there.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A request under way.
 #[pyclass(frozen, module = "ruvllm._native")]
-pub struct NativeCall(pub(crate) Arc<EmbeddedCall>);
+pub struct NativeCall(OfProcess<Arc<EmbeddedCall>>);
+
+impl NativeCall {
+    pub(crate) fn new(call: EmbeddedCall) -> NativeCall {
+        NativeCall(OfProcess::new(Arc::new(call)))
+    }
+}
 
 /// Status and headers of an answer.
 type Head = (u16, Vec<(String, String)>);
@@ -21,8 +28,8 @@ type Head = (u16, Vec<(String, String)>);
 #[pymethods]
 impl NativeCall {
     /// Begins the request; gives the status and the headers of its answer, `None` if it was cancelled.
-    fn head(&self) -> Pending {
-        let call = Arc::clone(&self.0);
+    fn head(&self) -> PyResult<Pending> {
+        let call = Arc::clone(self.0.get()?);
         let head = async move {
             let head = call.head().await.map(|parts| -> Head {
                 let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
@@ -32,18 +39,21 @@ impl NativeCall {
             });
             Ok(head)
         };
-        Pending::new(head, |_, head| Ok(head))
+        Ok(Pending::new(head, |_, head| Ok(head)))
     }
 
     /// Gives the bytes of the answer that are there, once some are; `None` at the end, and if it was cancelled.
-    fn next(&self) -> Pending {
-        let call = Arc::clone(&self.0);
+    fn next(&self) -> PyResult<Pending> {
+        let call = Arc::clone(self.0.get()?);
         let next = async move { Ok(call.next(CHUNK_BYTES).await) };
-        Pending::new(next, |py, next| Ok(next.map(|bytes| PyBytes::new(py, &bytes).unbind())))
+        Ok(Pending::new(next, |py, next| Ok(next.map(|bytes| PyBytes::new(py, &bytes).unbind()))))
     }
 
     /// Ends the request: it leaves the engine within a step.
     fn cancel(&self) {
-        self.0.cancel();
+        // A child of the process that asked has no part in it.
+        if let Ok(call) = self.0.get() {
+            call.cancel();
+        }
     }
 }

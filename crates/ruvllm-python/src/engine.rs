@@ -22,16 +22,14 @@ use crate::error::Failure;
 use crate::floats::Floats;
 use crate::pending::Pending;
 use crate::progress::Listener;
-use crate::runtime;
+use crate::runtime::{self, OfProcess};
 
 /// Models in this process that answer requests.
 #[pyclass(frozen, module = "ruvllm._native")]
 pub struct NativeEngine {
-    /// There until it is dropped.
-    embedded: Option<Arc<Embedded>>,
+    embedded: OfProcess<Arc<Embedded>>,
     names: Vec<String>,
     home: PathBuf,
-    pid: u32,
 }
 
 /// Loads models as `ruvllm serve` with these arguments does. Progress is told to `on_progress`, if it is given.
@@ -46,23 +44,20 @@ pub fn load(args: Vec<String>, on_progress: Option<Py<PyAny>>) -> Pending {
         let EmbeddedModels { names, models, options, home } = EmbeddedModels::load(&args, listener)?;
         let embedded = Embedded::start(models, options)?;
         embedded.prepare()?;
-        Ok(NativeEngine { embedded: Some(Arc::new(embedded)), names, home, pid: std::process::id() })
+        Ok(NativeEngine { embedded: OfProcess::new(Arc::new(embedded)), names, home })
     };
     Pending::new(blocking(load), |_, engine| Ok(engine))
 }
 
 /// Does something that takes long on a thread of its own.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
     let broken = |_| Err(Failure::Internal("internal error; standard error tells where".to_owned()));
     spawn_blocking(work).await.unwrap_or_else(broken)
 }
 
 impl NativeEngine {
     fn embedded(&self) -> Result<Arc<Embedded>, Failure> {
-        runtime::check_process(self.pid)?;
-        Ok(Arc::clone(self.embedded.as_ref().expect("it is there until it is dropped")))
+        Ok(Arc::clone(self.embedded.get()?))
     }
 
     fn node_key(&self) -> Result<ruvllm_learning::SigningKey, Failure> {
@@ -72,12 +67,9 @@ impl NativeEngine {
 
 impl Drop for NativeEngine {
     fn drop(&mut self) {
-        let embedded = self.embedded.take();
-        match (runtime::check_process(self.pid), runtime::handle()) {
-            // Ending may wait for threads, which the interpreter does not.
-            (Ok(()), Ok(handle)) => drop(handle.spawn_blocking(move || drop(embedded))),
-            // The threads of a parent process are not here, and what they held at the fork stays locked.
-            _ => std::mem::forget(embedded),
+        // Ending may wait for threads, which the interpreter does not.
+        if let (Some(embedded), Ok(handle)) = (self.embedded.take(), runtime::handle()) {
+            handle.spawn_blocking(move || drop(embedded));
         }
     }
 }
@@ -106,7 +98,7 @@ impl NativeEngine {
         }
         let request = request.body(body.map_or_else(Bytes::new, Bytes::copy_from_slice));
         let request = request.map_err(|error| Failure::Internal(format!("it is no request: {error}")))?;
-        Ok(NativeCall(Arc::new(EmbeddedCall::new(embedded, request))))
+        Ok(NativeCall::new(EmbeddedCall::new(embedded, request)))
     }
 
     /// Gives the logits after each of the last tokens, of all that are given unless `n_last` says how many.

@@ -13,7 +13,7 @@ mod call;
 mod engine;
 mod error;
 mod floats;
-mod options;
+mod option_info;
 mod pending;
 mod progress;
 mod runtime;
@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 pub use call::NativeCall;
 pub use engine::{NativeEngine, load};
 pub use floats::Floats;
-pub use options::{options, version};
+pub use option_info::{options, version};
 pub use pending::Pending;
 
 /// The module `ruvllm._native`.

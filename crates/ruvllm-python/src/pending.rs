@@ -3,15 +3,16 @@
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use pyo3::IntoPyObjectExt as _;
 use pyo3::prelude::*;
 use tokio::task::AbortHandle;
 
 use crate::error::Failure;
-use crate::runtime;
+use crate::runtime::{self, OfProcess};
 
 /// How often a thread that waits looks whether a signal came, such as that of Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -23,10 +24,7 @@ type Work = Pin<Box<dyn Future<Output = Convert> + Send>>;
 
 /// Something that takes time.
 #[pyclass(frozen, module = "ruvllm._native")]
-pub struct Pending {
-    pid: u32,
-    state: Mutex<State>,
-}
+pub struct Pending(OfProcess<Mutex<State>>);
 
 enum State {
     Made(Work),
@@ -47,20 +45,20 @@ impl Pending {
     {
         let work = async move {
             let convert: Convert = match caught(future).await {
-                Ok(value) => Box::new(move |py| {
-                    let made = into_python(py, value)?.into_pyobject(py).map_err(Into::into)?;
-                    Ok(made.into_any().unbind())
-                }),
+                Ok(value) => Box::new(move |py| into_python(py, value)?.into_py_any(py)),
                 Err(failure) => Box::new(move |_| Err(failure.into())),
             };
             convert
         };
-        Pending { pid: std::process::id(), state: Mutex::new(State::Made(Box::pin(work))) }
+        Pending(OfProcess::new(Mutex::new(State::Made(Box::pin(work)))))
+    }
+
+    fn state(&self) -> Result<MutexGuard<'_, State>, Failure> {
+        Ok(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn take(&self) -> Result<Work, Failure> {
-        runtime::check_process(self.pid)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state()?;
         match std::mem::replace(&mut *state, State::Taken) {
             State::Made(work) => Ok(work),
             other => {
@@ -77,9 +75,7 @@ impl Pending {
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (mut work, handle) = (self.take()?, runtime::handle()?);
         loop {
-            let waiting = || {
-                handle.block_on(async { tokio::time::timeout(SIGNAL_INTERVAL, &mut work).await })
-            };
+            let waiting = || handle.block_on(async { tokio::time::timeout(SIGNAL_INTERVAL, &mut work).await });
             match py.detach(waiting) {
                 Ok(convert) => return convert(py),
                 Err(_) => py.check_signals()?,
@@ -103,14 +99,14 @@ impl Pending {
                 }
             });
         });
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State::Told(task.abort_handle());
+        *self.state()? = State::Told(task.abort_handle());
         Ok(())
     }
 
     /// Ends it; nobody is told.
     fn cancel(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // A child of the process that asked has no part in it.
+        let Ok(mut state) = self.state() else { return };
         if let State::Told(task) = &*state {
             task.abort();
         }

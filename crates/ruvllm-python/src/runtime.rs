@@ -31,17 +31,47 @@ pub(crate) fn handle() -> Result<Handle, Failure> {
     Ok(made.handle().clone())
 }
 
-/// Checks that this is the process that something was made in.
-///
-/// # Errors
-/// It is a child of that one.
-pub(crate) fn check_process(pid: u32) -> Result<(), Failure> {
-    match pid == std::process::id() {
-        true => Ok(()),
-        false => Err(Failure::Internal(
-            "the engine was loaded before this process was forked, and its threads did not come along; load it in the \
-             process that uses it"
-                .to_owned(),
-        )),
+/// Value that threads of one process have a part in. A child of that process has a copy without the threads, whose locks may be held for
+/// ever: there it is neither used nor dropped.
+pub(crate) struct OfProcess<T> {
+    pid: u32,
+    /// There until it is dropped.
+    value: Option<T>,
+}
+
+impl<T> OfProcess<T> {
+    /// Takes a value of this process.
+    pub(crate) fn new(value: T) -> OfProcess<T> {
+        OfProcess { pid: std::process::id(), value: Some(value) }
+    }
+
+    /// Returns the value.
+    ///
+    /// # Errors
+    /// This process is a child of the one that made it.
+    pub(crate) fn get(&self) -> Result<&T, Failure> {
+        if self.pid != std::process::id() {
+            let line = "this was made before the process was forked, and its threads did not come along; load an engine in the \
+                        process that uses it";
+            return Err(Failure::Internal(line.to_owned()));
+        }
+        Ok(self.value.as_ref().expect("it is there until it is dropped"))
+    }
+
+    /// Takes the value out; `None` in a child, which leaves it as it is.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        let is_own = self.pid == std::process::id();
+        let value = self.value.take();
+        if is_own {
+            return value;
+        }
+        std::mem::forget(value);
+        None
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        drop(self.take());
     }
 }

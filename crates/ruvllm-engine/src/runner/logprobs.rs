@@ -50,7 +50,8 @@ impl ModelRunner {
         let mut values = Vec::new();
         values.try_reserve_exact(n_rows.saturating_mul(n_vocab)).map_err(|_| {
             let n_mib = n_rows.saturating_mul(n_vocab) / (1 << 18);
-            let line = format!("the logits of {n_rows} tokens take {n_mib} MiB, which are not there; ask for the last few");
+            let line =
+                format!("the logits of {n_rows} tokens take {n_mib} MiB, which are not there; ask for the last few");
             EngineError::new(ErrorKind::Options, line)
         })?;
         self.with_sequence(adapters, |runner, seq| {

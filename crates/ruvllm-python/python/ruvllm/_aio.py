@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, Union, overload
 
@@ -207,10 +206,7 @@ class AsyncEngine:
 
     async def request(self, method: str, path: str, body: Optional[Mapping[str, Any]] = None) -> Any:
         """Sends a request of the HTTP API and returns what its answer says: for endpoints that have no method here."""
-        text = await self._text(Request(method, path, body))
-        if self.closed:
-            raise DisposedError("the engine was closed while it answered")
-        return json.loads(text)
+        return self._engine._value(await self._text(Request(method, path, body)))
 
     # Answers
 

@@ -180,10 +180,15 @@ class Engine:
 
     def request(self, method: str, path: str, body: Optional[Mapping[str, Any]] = None) -> Any:
         """Sends a request of the HTTP API and returns what its answer says: for endpoints that have no method here."""
-        text = self._text(Request(method, path, body))
-        if self.closed:
-            raise DisposedError("the engine was closed while it answered")
-        return json.loads(text)
+        return self._value(self._text(Request(method, path, body)))
+
+    def _value(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            if self.closed:
+                raise DisposedError("the engine was closed while it answered") from None
+            raise
 
     # Answers
 

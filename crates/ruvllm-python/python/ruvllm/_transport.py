@@ -23,6 +23,11 @@ def _call(engine: Engine, request: Any, content: bytes) -> _native.NativeCall:
     return engine._open_native().call(request.method, path, headers, content or None)
 
 
+def _check_whole(engine: Engine) -> None:
+    if engine.closed:
+        raise DisposedError("the engine was closed while it answered")
+
+
 def transport(engine: Engine, library: Any = None) -> Any:
     """Makes a transport for ``Client`` of ``httpx`` or of another library with its interface."""
     httpx = _library(library)
@@ -34,6 +39,7 @@ def transport(engine: Engine, library: Any = None) -> Any:
         def __iter__(self) -> Iterator[bytes]:
             while (piece := self._call.next().wait()) is not None:
                 yield piece
+            _check_whole(engine)
 
         def close(self) -> None:
             self._call.cancel()
@@ -66,6 +72,7 @@ def async_transport(engine: AsyncEngine, library: Any = None) -> Any:
             try:
                 while (piece := await _wait(self._call.next(), self._call)) is not None:
                     yield piece
+                _check_whole(engine.sync)
             finally:
                 self._call.cancel()
 

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 import numpy as np
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from lm_eval.api.instance import Instance  # type: ignore[import-untyped]
+from lm_eval.api.model import LM  # type: ignore[import-untyped]
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # type: ignore[import-untyped]
 
 from ._sync import Engine
 
@@ -80,7 +80,7 @@ class RuvllmLM(LM):
         if context and n_blank:
             context, continuation = context[:-n_blank], context[-n_blank:] + continuation
         begin = self._tokens(context)
-        # A text that is one word in all has other tokens than its parts.
+        # Where the two meet, the whole text may have other tokens than its parts.
         tokens = self._tokens(context + continuation)[len(begin) :]
         if not begin or self._adds_bos:
             begin = [self._prefix, *begin]
@@ -112,7 +112,7 @@ class RuvllmLM(LM):
         if self._adds_bos:
             tokens = [self._prefix, *tokens]
         answer = self._engine.complete(
-            tokens[-(self.max_length - n_tokens) :],
+            tokens[-max(self.max_length - n_tokens, 1) :],
             max_tokens=n_tokens,
             temperature=temperature,
             stop=[text for text in stop if text],

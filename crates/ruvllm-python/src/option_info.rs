@@ -9,9 +9,8 @@ type OptionInfo = (String, Option<String>, Vec<String>, bool, String);
 /// Returns the options of [`load()`](crate::load()), as the command line has them.
 #[pyfunction]
 pub fn options() -> Vec<OptionInfo> {
-    let info = |option: ruvllm_cli::EmbeddedOption| {
-        (option.name, option.value, option.values, option.is_list, option.help)
-    };
+    let info =
+        |option: ruvllm_cli::EmbeddedOption| (option.name, option.value, option.values, option.is_list, option.help);
     ruvllm_cli::embedded_options().into_iter().map(info).collect()
 }
 
