@@ -51,7 +51,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// As for [`run`].
 pub(crate) fn run_in_ci() -> Result<()> {
-    shell::run(cargo("build --workspace --lib --bins").args(["--profile", PROFILE]))?;
+    // With the tests, third-party crates have the features that they have in the other steps, and are not compiled again.
+    shell::run(cargo("build --workspace --lib --bins --tests").args(["--profile", PROFILE]))?;
     package(PROFILE, false, true)
 }
 

@@ -10,7 +10,7 @@ use napi::bindgen_prelude::{Buffer, Uint8Array};
 use napi_derive::napi;
 use ruvllm_cli::EmbeddedModels;
 use ruvllm_learning::PublicKey;
-use ruvllm_server::{Embedded, EmbeddedCall};
+use ruvllm_server::Embedded;
 use tokio::task::spawn_blocking;
 
 use crate::call::NativeCall;
@@ -69,7 +69,7 @@ impl NativeEngine {
         }
         let body = body.map_or_else(Bytes::new, |body| Bytes::copy_from_slice(&body));
         let request = request.body(body).map_err(|error| internal(&format!("it is no request: {error}")))?;
-        Ok(NativeCall(EmbeddedCall::new(Arc::clone(&self.embedded), request)))
+        Ok(NativeCall::new(Arc::clone(&self.embedded), request))
     }
 
     /// Returns all that the first model has learned as a file that this node signs.

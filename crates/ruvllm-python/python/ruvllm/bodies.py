@@ -9,6 +9,169 @@ from typing import Any, Literal, TypedDict, Union
 Path = Union[str, "os.PathLike[str]"]
 
 
+class LoadOptions(TypedDict, total=False):
+    """Options of loading, which are those of ``ruvllm serve``."""
+
+    #: Name of the model in answers; by default that of the file.
+    name: Union[str, Sequence[str]]
+    #: Name of the model in the API, and others behind commas that it answers to as well; the second one is of the second
+    #: --model.
+    alias: Union[Path, Sequence[Path]]
+    #: Answer requests whatever they call the model, where one is served; otherwise a name that is not served is 404.
+    any_model_name: bool
+    #: The most models in memory at once: another one makes the least recently used go.
+    models_max: int
+    #: Seconds after which a model that nobody uses is dropped; it is loaded again when it is asked for.
+    idle_timeout: float
+    #: Requests that are computed at once, or sent to another server.
+    parallel: int
+    #: Requests that may wait beside them; more are refused with 429.
+    queue: int
+    #: The most seconds that a request may take in all.
+    timeout: float
+    #: The most bytes of a request.
+    max_body: int
+    #: Tokens of prompts that are computed in one step beside answers; more of them read prompts sooner and slow answers.
+    prefill_chunk: int
+    #: Measure other ways to fill steps, and take those that are faster; answers stay the same. With --witness what was
+    #: learned is kept, and each answer's record says what was chosen and why.
+    autotune: bool
+    #: Ways to keep the keys and values of long prompts that --autotune may choose from beside f16: q8, tiered. Answers may
+    #: change a little by them.
+    autotune_kv: Path
+    #: Words about the model that /v1/models tells, with commas between them; the second one is of the second --model.
+    tags: Union[Path, Sequence[Path]]
+    #: Do not tell at /slots which places are taken.
+    no_slots: bool
+    #: Tell at /slots which places are taken; so by default.
+    slots: bool
+    #: Drop the oldest tokens of prompts that are too long, as 'truncation: auto' of a request does; an answer ends where
+    #: the context does in any case.
+    context_shift: bool
+    #: Add to answers of /v1/chat/completions and /v1/completions all that is known of them as '__verbose': the prompt as
+    #: the model read it, how tokens were chosen. --log-level is about the log.
+    verbose: bool
+    #: Folder of a router ('ruvllm route train'): it chooses among the models where a request asks for the model 'auto'.
+    router: Path
+    #: Load no model because a request asks for it; POST /models/load does. The first --model is loaded in any case.
+    no_models_autoload: bool
+    #: Folder whose models are served in addition to those of --model, or alone: each file DIR/NAME.gguf or DIR/NAME/*.gguf
+    #: as NAME, loaded when it is asked for.
+    models_dir: Path
+    #: Context length in tokens.
+    ctx: int
+    #: Backend that runs the model.
+    backend: Literal['native', 'gpu', 'candle', 'remote']
+    #: Address of the other server's API, as http://HOST:PORT/v1; its key is read from RUVLLM_REMOTE_KEY.
+    url: Path
+    #: Layers on the GPU with --backend gpu, the last ones of the model; those before run on the CPU.
+    gpu_layers: int
+    #: Worker threads.
+    threads: int
+    #: Policy of the KV cache: f16, f32, q8, tiered, tiered:HOT,WARM, q4, q2 or auto.
+    kv: Path
+    #: Keep no coarse copy of an output head in Q8_0: two thirds of the head's memory less, slower tokens.
+    no_head_shortlist: bool
+    #: Chat template to use in place of the model's own: a file of it (Jinja), its text, or the name of a known one, such
+    #: as chatml, llama3, gemma or mistral-v7; with several models, of the first.
+    chat_template: Path
+    #: Most MiB for keys and values of each model, and its adapters.
+    kv_mib: int
+    #: Where draft tokens come from: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off.
+    speculate: Path
+    #: A smaller model of the same vocabulary that drafts tokens.
+    draft_model: Path
+    #: Most MiB of earlier prompts and answers that drafts are made of; 0 makes them of the request's own text alone.
+    draft_history: int
+    #: Folder that keeps computed prompts for the next start, and what POST /slots/N?action=save is to keep.
+    cache_dir: Path
+    #: Most MiB on disk for computed prompts and sessions, and as many beside them for weights as they are computed with.
+    cache_mib: int
+    #: Compute every prompt from its first token on, also what is known from before.
+    no_prefix_cache: bool
+    #: LoRA adapter that requests may name: a PEFT folder, a GGUF file, or without PATH what 'ruvllm lora add' keeps by the
+    #: name; MODEL: stands before it if it is not for the first one; may be given several times.
+    adapter: Union[Path, Sequence[Path]]
+    #: Folder of adapters that requests may name and load while the server runs; of several models each has its own in it.
+    adapters: Path
+    #: Most MiB of that for adapters that are ready for use; those that nobody uses are evicted for keys and values.
+    adapter_memory: int
+    #: Learn from requests, each key's for itself, and answer with what was learned; POST /v1/learning switches it off for
+    #: a key.
+    learn: bool
+    #: File with the key that what is learned is encrypted with: 32 bytes or 64 hexadecimal digits.
+    learn_key: Path
+    #: Seconds between two merges of what was learned fast into what is kept; 0 merges nothing.
+    consolidate_every: float
+    #: Seconds between two questions whether what was learned is good, by text that was held back; 0 asks nothing, and
+    #: holds nothing back.
+    judge_every: float
+    #: Folder where each answer is put on record, in a chain that shows when somebody touched it.
+    witness: Path
+    #: What of prompts and answers is kept: digests, or their tokens too, which replaying needs.
+    witness_keep: Literal['digests', 'tokens']
+    #: Score each answer behind its end and put that on record: its form, coherence, diversity, consistency and novelty.
+    witness_score: bool
+    #: File for the newest anchor, best on another disk.
+    witness_anchor: Path
+    #: File with 32 random bytes or 64 hexadecimal digits: the log is encrypted with them.
+    witness_key: Path
+    #: Let only every tenth batch wait for the disk; what a crash takes along is the last seconds.
+    witness_relaxed: bool
+    #: Refuse requests with 503 while the log cannot be written, rather than answer them without a record.
+    witness_required: bool
+    #: Temperature; 0 always takes the most likely token.
+    temp: float
+    #: Keep the K most likely tokens; 0 keeps all.
+    top_k: Path
+    #: Keep the most likely tokens that make up P together; 1 keeps all.
+    top_p: float
+    #: Drop tokens less likely than P times the most likely one; 0 keeps all.
+    min_p: float
+    #: Keep the tokens about as surprising as is to be expected that make up P together; 1 keeps all.
+    typical: float
+    #: Drop tokens more than N standard deviations below the most likely one; 0 keeps all.
+    top_n_sigma: int
+    #: Probability that all but the least of the likely tokens are dropped; 0 is never.
+    xtc_probability: float
+    #: From which probability on a token is likely for that.
+    xtc_threshold: float
+    #: Let the temperature go this far below and above with how uncertain the model is; 0 keeps it.
+    dynatemp_range: float
+    #: Power by which the uncertainty maps to that range.
+    dynatemp_exponent: float
+    #: Divide the score of recent tokens by this; 1 does nothing.
+    repeat_penalty: float
+    #: Take this from a recent token's score for each time it occurred.
+    frequency_penalty: float
+    #: Take this from a recent token's score once.
+    presence_penalty: float
+    #: Number of recent tokens that these penalties look at.
+    repeat_last_n: int
+    #: Take X times a power of the length from the score of a token that would go on with a repetition; 0 takes nothing.
+    dry_multiplier: float
+    #: The base of that power.
+    dry_base: float
+    #: Repetitions up to this many tokens cost nothing.
+    dry_allowed_length: int
+    #: Number of recent tokens that are searched for repetitions.
+    dry_penalty_last_n: int
+    #: Nothing counts as a repetition across this text; may be given several times.
+    dry_sequence_breaker: Path
+    #: Aim at a level of surprise instead of the cuts and penalties: 1 or 2 is the version, 0 does not.
+    mirostat: int
+    #: The surprise to aim at, in bits.
+    mirostat_tau: float
+    #: Rate at which to follow it.
+    mirostat_eta: float
+    #: Add to a token's score, as in 42+1.5 or 42-inf; may be given several times.
+    logit_bias: Path
+    #: The samplers in their order; one that is missing does nothing.
+    samplers: Path
+    #: Seed of the random choice; -1 is another every time.
+    seed: float
+
+
 class ChatOptions(TypedDict, total=False):
     """Fields of a body, by which a method is told more."""
 
@@ -443,7 +606,3 @@ class EmbeddingOptions(TypedDict, total=False):
     adapters: Union[Sequence[Mapping[str, Any]], None]
     #: A label for the server's log; the answer does not depend on it.
     user: Union[str, None]
-
-
-class LoadOptions(TypedDict, total=False):
-    ctx: int
