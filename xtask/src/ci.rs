@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::shell::{self, PROFILE, Totals, cargo};
-use crate::{clients, cross, models, node, page, python, tidy, vulkan};
+use crate::{clients, cross, models, node, npm, page, python, tidy, vulkan, wheel};
 
 /// What `cargo xtask ci` is asked to do.
 #[derive(clap::Args)]
@@ -28,7 +28,7 @@ struct Step {
 
 /// Every step, cheapest first. `models` comes before the tests that read the models, and after `build`, whose
 /// `ruvllm` fetches them; `cross` and `web` are last because they build the standard library for other machines.
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 17] = [
     Step { name: "fmt", run: |_| shell::run(&mut cargo("fmt --all --check")) },
     Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "clippy", run: |_| clippy() },
@@ -41,6 +41,8 @@ const STEPS: [Step; 15] = [
     Step { name: "test", run: test },
     Step { name: "examples", run: |_| examples() },
     Step { name: "clients", run: |_| clients::run_quick(models::ruvllm_path(PROFILE)) },
+    Step { name: "npm", run: |_| npm::run_in_ci() },
+    Step { name: "wheel", run: |_| wheel::run_in_ci() },
     Step { name: "bench", run: |_| bench() },
     Step { name: "docs", run: |_| docs() },
     Step { name: "cross", run: |totals| cross::run(&cross::Args::default(), totals) },

@@ -22,6 +22,7 @@ mod synth;
 mod tidy;
 mod vulkan;
 mod web;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,8 @@ enum Command {
     Node,
     /// Build the packages of npm into target/npm, and test them in an empty folder
     Npm(npm::Args),
+    /// Build the package for Python into target/wheel, and test it in environments of its own
+    Wheel(wheel::Args),
     /// Run clients and agents, unmodified, against a server: a table of what works
     Clients(clients::Args),
     /// Serve under everything that clients do wrong, and look what is left
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Python => python::run(),
         Command::Node => node::run(),
         Command::Npm(args) => npm::run(&args),
+        Command::Wheel(args) => wheel::run(&args),
         Command::Clients(args) => clients::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

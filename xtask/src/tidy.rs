@@ -36,7 +36,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 33] = [
+const LAYERS: [(&str, u8); 34] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -70,6 +70,7 @@ const LAYERS: [(&str, u8); 33] = [
     ("ruvllm-wasm", 9),
     ("ruvllm-cli", 10),
     ("ruvllm-node", 11),
+    ("ruvllm-python", 11),
 ];
 
 /// Crates for tests: others may only name them as dev-dependencies.

@@ -26,7 +26,7 @@ mod serve;
 mod state;
 
 pub use ruvllm_witness::WitnessOptions;
-pub use serve::{AnswerBody, Embedded, check, run};
+pub use serve::{AnswerBody, Embedded, EmbeddedCall, check, run};
 pub use state::adapters::AdapterOptions;
 pub use state::keys::KeyOptions;
 pub use state::models::{DraftTextsOptions, Loader, ModelSource};

@@ -43,12 +43,26 @@ pub enum Readout {
         /// How many of the most likely tokens.
         n_top: usize,
     },
+    /// The logits after each of the last tokens: `[n_last, n_vocab]`. Of a model that writes text.
+    Logits {
+        /// How many; no more than there are.
+        n_last: usize,
+    },
     /// How well the second text of a pair fits the first, `[1]`: the logit of a cross-encoder. The first text has this many
     /// of the tokens.
     Score {
         /// Tokens of the first text, with what separates it from the second.
         n_first: usize,
     },
+}
+
+/// Checks that a model writes text.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`]: it makes embeddings.
+pub(crate) fn check_writes(info: &ModelInfo) -> Result<(), EngineError> {
+    let line = || format!("model '{}' makes embeddings, not text; ask it for those", info.name);
+    if info.is_encoder { Err(EngineError::new(ErrorKind::Unsupported, line())) } else { Ok(()) }
 }
 
 /// A smaller model that drafts tokens, and how many branches of its drafts are tried.
@@ -443,6 +457,7 @@ impl ModelRunner {
         match readout {
             Readout::States { n_last } => self.last_states(tokens, n_last, adapters),
             Readout::Logprobs { n_top } => self.logprobs_of(tokens, n_top, adapters),
+            Readout::Logits { n_last } => self.logits_of(tokens, n_last, adapters),
             Readout::Embedding(pooling) => {
                 Ok(self.model.embeddings().ok_or_else(missing)?.embed(tokens, pooling, adapters)?)
             }

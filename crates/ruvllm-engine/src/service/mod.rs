@@ -51,7 +51,7 @@ use web_time::{Duration, Instant};
 use crate::engine::Engine;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
 use crate::request_state;
-use crate::runner::{ModelRunner, Readout};
+use crate::runner::{ModelRunner, Readout, check_writes};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::tuner::Tuner;
 use crate::{EngineError, ErrorKind, GrammarCompiler};
@@ -306,10 +306,7 @@ impl Service {
     /// The prompt is empty or too long, an option is out of range; [`ErrorKind::QueueFull`] if as many wait as may;
     /// [`ErrorKind::Stopped`] if the service takes nothing any more.
     pub fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket, EngineError> {
-        if self.shared.info.is_encoder {
-            let line = format!("model '{}' makes embeddings, not text; ask it for those", self.shared.info.name);
-            return Err(EngineError::new(ErrorKind::Unsupported, line));
-        }
+        check_writes(&self.shared.info)?;
         request_state::check(&self.shared.info, &request)?;
         let tenant = request.tenant;
         self.enter(tenant)?;

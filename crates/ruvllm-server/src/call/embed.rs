@@ -7,12 +7,14 @@ use ruvllm_api::openai::embeddings::pooling;
 use ruvllm_api::remote;
 use ruvllm_engine::Readout;
 use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_engine::{AdapterSet, Readout};
 use tokio::sync::oneshot;
 
 use super::Call;
 use super::generate::{check_fits, with_retry};
 use super::prompt::texts;
 use crate::state::gate::offload;
+use crate::state::models::Model;
 
 /// Embeds the texts of a field, those of each token one after the other where none are pooled; also returns how many tokens they have, as far as that is
 /// known.
@@ -49,18 +51,37 @@ pub(crate) async fn embed(call: &Call, field: &'static str) -> Result<(Vec<Vec<f
 /// # Errors
 /// As [`check_fits`], or what the engine says.
 pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) -> Result<Vec<f32>, ApiError> {
-    check_fits(call, tokens.len(), 0).map_err(|error| {
-        let message = format!("the input is too large to process: {}", error.message);
-        ApiError { message, ..error }
-    })?;
-    let (sender, receiver) = oneshot::channel();
-    // One that nobody waits for any more is computed for nobody.
-    let sink = Box::new(move |result| drop(sender.send(result)));
-    let ticket = call.model.service()?.read_out(call.tenant.id, tokens, readout, call.adapters.clone(), sink);
-    let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
-    let ended = |_| {
-        let line = "the engine has ended by an internal error; the server's log tells more";
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line)
-    };
-    Ok(receiver.await.map_err(ended)??)
+    let reading = Reading { model: &call.model, tenant: call.tenant.id, adapters: call.adapters.clone() };
+    reading.read_out(tokens, readout).await
+}
+
+/// A model, and whose requests have it read something out, with adapters.
+pub(crate) struct Reading<'a> {
+    pub model: &'a Model,
+    pub tenant: u64,
+    pub adapters: AdapterSet,
+}
+
+impl Reading<'_> {
+    /// Has the engine read something out of a text.
+    ///
+    /// # Errors
+    /// As [`check_fits`], or what the engine says.
+    pub(crate) async fn read_out(self, tokens: Vec<u32>, readout: Readout) -> Result<Vec<f32>, ApiError> {
+        let Reading { model, tenant, adapters } = self;
+        check_fits(model, tokens.len(), 0).map_err(|error| {
+            let message = format!("the input is too large to process: {}", error.message);
+            ApiError { message, ..error }
+        })?;
+        let (sender, receiver) = oneshot::channel();
+        // One that nobody waits for any more is computed for nobody.
+        let sink = Box::new(move |result| drop(sender.send(result)));
+        let ticket = model.service()?.read_out(tenant, tokens, readout, adapters, sink);
+        let _ticket = ticket.map_err(|error| with_retry(model, error.into()))?;
+        let ended = |_| {
+            let line = "the engine has ended by an internal error; the server's log tells more";
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line)
+        };
+        Ok(receiver.await.map_err(ended)??)
+    }
 }

@@ -19,7 +19,7 @@ use crate::call::prompt::Prompt;
 use crate::call::record::Pending;
 use crate::call::turn::Turn;
 use crate::state::keys::TenantSlot;
-use crate::state::models::{Answers, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
+use crate::state::models::{Answers, Model, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
 use crate::state::shared::Part;
 
 /// What is asked for, but for the prompt.
@@ -304,8 +304,8 @@ impl Submitted {
         };
         let tickets: Result<Vec<AnyTicket>, _> = requests.into_iter().enumerate().map(submit).collect();
         let tickets = tickets.map_err(|error| match error.kind() {
-            ErrorKind::ContextLength => check_fits(call, n_prompt_max, 1).err().unwrap_or_else(|| error.into()),
-            _ => with_retry(call, error.into()),
+            ErrorKind::ContextLength => check_fits(&call.model, n_prompt_max, 1).err().unwrap_or_else(|| error.into()),
+            _ => with_retry(&call.model, error.into()),
         })?;
         Ok(Submitted { tickets, unread, limits })
     }
@@ -338,12 +338,12 @@ impl Submitted {
 ///
 /// # Errors
 /// 400, with both numbers.
-pub(crate) fn check_fits(call: &Call, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
-    generation::check_fits(call.model.service()?.info(), n_prompt, n_more)
+pub(crate) fn check_fits(model: &Model, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
+    generation::check_fits(model.service()?.info(), n_prompt, n_more)
 }
 
 /// Adds when to come again to the refusal of a full queue.
-pub(crate) fn with_retry(call: &Call, error: ApiError) -> ApiError {
+pub(crate) fn with_retry(model: &Model, error: ApiError) -> ApiError {
     let is_full = error.status == StatusCode::TOO_MANY_REQUESTS;
-    ApiError { retry_after_s: is_full.then(|| call.model.retry_after_s()), ..error }
+    ApiError { retry_after_s: is_full.then(|| model.retry_after_s()), ..error }
 }

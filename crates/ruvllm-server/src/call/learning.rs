@@ -74,7 +74,7 @@ pub(crate) async fn states(call: &Call, tokens: Vec<u32>, readout: Readout) -> R
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let sink = Box::new(move |states| drop(sender.send(states)));
     let ticket = call.model.service()?.read_out(call.tenant.id, tokens, readout, AdapterSet::default(), sink);
-    let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
+    let _ticket = ticket.map_err(|error| with_retry(&call.model, error.into()))?;
     let late = || {
         let line = "the request's time was over before the model had read it; allow more of it";
         ApiError::new(StatusCode::GATEWAY_TIMEOUT, line).code("timeout")

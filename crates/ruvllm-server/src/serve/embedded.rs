@@ -12,12 +12,13 @@ use axum::http::{Request, Response};
 use bytes::Bytes;
 use http_body::Body as _;
 use ruvllm_api::error::ApiError;
-use ruvllm_engine::Engine;
+use ruvllm_engine::{AdapterSet, Engine, Readout};
 use ruvllm_learning::{PublicKey, SigningKey, Tenant as LearnedTenant};
 use tokio::task::AbortHandle;
 use tower_service::Service;
 
 use super::{Hangup, upkeep};
+use crate::call::embed::Reading;
 use crate::call::learning::model_state;
 use crate::state::gate::offload;
 use crate::state::keys::Tenant;
@@ -64,6 +65,17 @@ impl Embedded {
         let Ok(()) = poll_fn(|cx| Service::<Request<Body>>::poll_ready(&mut app, cx)).await;
         let Ok(response) = app.call(request.map(Body::from)).await;
         response.map(|body| AnswerBody(Box::pin(body)))
+    }
+
+    /// Returns the logits after each of the last `n_last` tokens of a text, all of whose tokens are given: `[n_last, n_vocab]`. Of the
+    /// model of this name, or the first.
+    ///
+    /// # Errors
+    /// The model is not served, writes no text or has not such tokens; they do not fit its context.
+    pub async fn logits(&self, model: Option<&str>, tokens: Vec<u32>, n_last: usize) -> Result<Vec<f32>, ApiError> {
+        let model = self.server.model(model, None).await?;
+        let reading = Reading { model: &model, tenant: Tenant::everybody().id, adapters: AdapterSet::default() };
+        reading.read_out(tokens, Readout::Logits { n_last }).await
     }
 
     /// Returns all that the first model has learned as a signed file.

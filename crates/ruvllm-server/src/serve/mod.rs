@@ -2,6 +2,7 @@
 
 mod connections;
 mod embedded;
+mod embedded_call;
 mod tls;
 use std::future::Future;
 use std::io;
@@ -29,6 +30,7 @@ use crate::state::options::{ServerError, ServerOptions};
 use crate::state::server::{Server, check_access};
 
 pub use embedded::{AnswerBody, Embedded};
+pub use embedded_call::EmbeddedCall;
 
 /// How often it is looked what has changed: keys, certificates, models that nobody uses.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,12 +1,13 @@
 //! A server without connections: the answers of one with them, ended by dropping them, and what was learned as a file.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::Request;
 use bytes::Bytes;
-use ruvllm_engine::Engine;
+use ruvllm_engine::{Engine, Readout};
 use ruvllm_learning::{LearningOptions, SigningKey};
-use ruvllm_server::{AnswerBody, Embedded, ModelSource, ServerOptions};
+use ruvllm_server::{AnswerBody, Embedded, EmbeddedCall, ModelSource, ServerOptions};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -107,6 +108,56 @@ fn a_dropped_answer_frees_its_place() {
         let n_written = metric(&embedded, "ruvllm_generated_tokens_total").await;
         assert!(n_written < 900.0, "{n_written} tokens were written");
     });
+}
+
+#[test]
+fn a_call_is_ended_from_another_thread() {
+    runtime().block_on(async {
+        let embedded = Arc::new(start(options()).await);
+        let mut body = chat(900);
+        (body["stream"], body["ignore_eos"]) = (json!(true), json!(true));
+        let request = Request::post(CHAT).header("content-type", "application/json");
+        let request = request.body(Bytes::from(body.to_string())).expect("a request");
+        let call = Arc::new(EmbeddedCall::new(Arc::clone(&embedded), request));
+        assert_eq!(call.head().await.expect("it is not cancelled").status, 200);
+        assert!(call.head().await.is_none(), "it is begun once");
+        assert!(call.next(1).await.is_some());
+        let of_task = Arc::clone(&call);
+        let reading = tokio::spawn(async move { while of_task.next(1).await.is_some() {} });
+        call.cancel();
+        tokio::time::timeout(Duration::from_secs(5), reading).await.expect("it ends").expect("no panic");
+        assert!(call.next(1).await.is_none());
+    });
+}
+
+#[test]
+fn logits_are_those_of_the_engine() {
+    let (folder, path) = tiny_chat();
+    let mut engine = Engine::load(&path, &load_options(), &mut |_| {}).expect("it loads");
+    drop(folder);
+    let tokens: Vec<u32> = (0..130).map(|i| i * 7 % 250).collect();
+    let mut expected = Vec::new();
+    let mut sink = |values: &[f32]| {
+        expected.extend_from_slice(values);
+        Ok(())
+    };
+    engine.logits(&tokens, 512, &mut sink).expect("they fit");
+    let n_vocab = engine.info().n_vocab;
+    runtime().block_on(async {
+        let embedded = start(options()).await;
+        let all = embedded.logits(None, tokens.clone(), usize::MAX).await.expect("they fit");
+        assert!(all == expected, "other bits than the engine's");
+        let last = embedded.logits(Some("tiny"), tokens.clone(), 70).await.expect("they fit");
+        assert!(last[..] == expected[60 * n_vocab..], "other bits than the engine's");
+        let refused = |tokens: Vec<u32>| async { embedded.logits(None, tokens, 1).await.expect_err("it is refused") };
+        assert_eq!(refused(vec![]).await.message, "no tokens to compute; the list is empty");
+        assert!(refused(vec![1 << 20]).await.message.starts_with("token id 1048576 is outside the vocabulary"));
+        assert_eq!(refused(vec![1; 2000]).await.code, Some("context_length_exceeded"));
+        let error = embedded.logits(Some("other"), tokens, 1).await.expect_err("it is not served");
+        assert_eq!(error.status, 404);
+    });
+    let readout = Readout::Logits { n_last: 2 };
+    assert_eq!(engine.read_out(&[1, 2, 3], readout).expect("they fit").len(), 2 * n_vocab);
 }
 
 #[test]

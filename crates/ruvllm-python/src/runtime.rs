@@ -1,0 +1,77 @@
+//! The threads that requests run on: one tokio runtime a process.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::runtime::{Handle, Runtime};
+
+use crate::error::Failure;
+
+/// Threads of tokio; what computes has its own.
+const N_THREADS: usize = 2;
+
+/// Runtime with the process that it belongs to: after a fork its threads are gone.
+static RUNTIME: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
+
+/// Returns the runtime of this process, starting it the first time. It is never stopped: Python's exit ends it.
+///
+/// # Errors
+/// The system starts no threads.
+pub(crate) fn handle() -> Result<Handle, Failure> {
+    let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let pid = std::process::id();
+    if let Some((of, runtime)) = *runtime
+        && of == pid
+    {
+        return Ok(runtime.handle().clone());
+    }
+    let made = tokio::runtime::Builder::new_multi_thread().worker_threads(N_THREADS).enable_all().build();
+    let made = made.map_err(|error| Failure::Internal(format!("cannot start the threads of requests: {error}")))?;
+    // That of the parent process is left as it is: to stop it would wait for threads that are not there.
+    let (_, made) = runtime.insert((pid, Box::leak(Box::new(made))));
+    Ok(made.handle().clone())
+}
+
+/// Value that threads of one process have a part in. A child of that process has a copy without the threads, whose locks may be held for
+/// ever: there it is neither used nor dropped.
+pub(crate) struct OfProcess<T> {
+    pid: u32,
+    /// There until it is dropped.
+    value: Option<T>,
+}
+
+impl<T> OfProcess<T> {
+    /// Takes a value of this process.
+    pub(crate) fn new(value: T) -> OfProcess<T> {
+        OfProcess { pid: std::process::id(), value: Some(value) }
+    }
+
+    /// Returns the value.
+    ///
+    /// # Errors
+    /// This process is a child of the one that made it.
+    pub(crate) fn get(&self) -> Result<&T, Failure> {
+        if self.pid != std::process::id() {
+            let line = "this was made before the process was forked, and its threads did not come along; load an engine in the \
+                        process that uses it";
+            return Err(Failure::Internal(line.to_owned()));
+        }
+        Ok(self.value.as_ref().expect("it is there until it is dropped"))
+    }
+
+    /// Takes the value out; `None` in a child, which leaves it as it is.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        let is_own = self.pid == std::process::id();
+        let value = self.value.take();
+        if is_own {
+            return value;
+        }
+        std::mem::forget(value);
+        None
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}

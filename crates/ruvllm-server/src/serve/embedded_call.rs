@@ -1,0 +1,83 @@
+//! A request to a server in the same process, for callers that wait on one thread and end it from another.
+
+use std::sync::Arc;
+
+use axum::http::Request;
+use axum::http::response::Parts;
+use bytes::Bytes;
+use tokio::sync::{Mutex, watch};
+
+use super::embedded::{AnswerBody, Embedded};
+
+/// A request under way: its answer's head, its body in chunks, and its end from outside.
+#[derive(Debug)]
+pub struct EmbeddedCall {
+    embedded: Arc<Embedded>,
+    state: Mutex<CallState>,
+    is_cancelled: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+enum CallState {
+    Made(Request<Bytes>),
+    Answering(AnswerBody),
+    Ended,
+}
+
+impl EmbeddedCall {
+    /// Makes a call of a request; [`EmbeddedCall::head`] begins it.
+    pub fn new(embedded: Arc<Embedded>, request: Request<Bytes>) -> EmbeddedCall {
+        EmbeddedCall { embedded, state: Mutex::new(CallState::Made(request)), is_cancelled: watch::Sender::new(false) }
+    }
+
+    /// Begins the request and waits for the head of its answer; `None` if it was begun before or cancelled.
+    pub async fn head(&self) -> Option<Parts> {
+        let mut state = self.state.lock().await;
+        let request = match std::mem::replace(&mut *state, CallState::Ended) {
+            CallState::Made(request) => request,
+            other => {
+                *state = other;
+                return None;
+            }
+        };
+        let response = tokio::select! {
+            biased;
+            () = self.cancelled() => return None,
+            response = self.embedded.call(request) => response,
+        };
+        let (parts, body) = response.into_parts();
+        *state = CallState::Answering(body);
+        Some(parts)
+    }
+
+    /// Waits for bytes of the answer and returns those that are there, up to about `most`; `None` at the end, and if it was
+    /// cancelled.
+    pub async fn next(&self, most: usize) -> Option<Bytes> {
+        let mut state = self.state.lock().await;
+        let CallState::Answering(body) = &mut *state else { return None };
+        let next = tokio::select! {
+            biased;
+            () = self.cancelled() => None,
+            bytes = body.next(most) => bytes,
+        };
+        if next.is_none() {
+            *state = CallState::Ended;
+        }
+        next
+    }
+
+    /// Ends the request: it leaves the engine within a step.
+    pub fn cancel(&self) {
+        self.is_cancelled.send_replace(true);
+        // Where somebody waits for the answer, that one sees it and ends the request.
+        if let Ok(mut state) = self.state.try_lock() {
+            *state = CallState::Ended;
+        }
+    }
+
+    /// Waits until the call is cancelled.
+    async fn cancelled(&self) {
+        // The sender lives as long as this.
+        let _ = self.is_cancelled.subscribe().wait_for(|is_cancelled| *is_cancelled).await;
+    }
+}
