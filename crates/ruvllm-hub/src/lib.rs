@@ -50,5 +50,5 @@ pub use publish::{Publication, PublishOptions, PublishedFile, Pushed, PushedFile
 pub use quantization::quantization;
 pub use registry::{DEFAULT_MODEL, Entry, Pullable, Registry, Resolved};
 pub use shards::ShardName;
-pub use source::{FetchContext, FolderConverter, OllamaModel, Part, Source, SourceKind, WantedFile};
+pub use source::{FetchContext, FolderConverter, OllamaModel, Part, Source, SourceKind, WantedFile, pip_version};
 pub use store::{Model, Record, RemoteFile, Store, StoreOptions};

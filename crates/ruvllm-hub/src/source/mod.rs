@@ -16,7 +16,7 @@ use crate::error::io_reason;
 use crate::progress::Progress;
 
 pub use ollama::OllamaModel;
-pub use pypi::Part;
+pub use pypi::{Part, pip_version};
 
 /// The kinds of source `RUVLLM_SOURCES` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
