@@ -43,7 +43,7 @@ impl ParsedRequest {
     /// # Errors
     /// 400 for values that do not go together.
     pub(crate) fn read(call: &Call, max_tokens: Option<usize>) -> Result<ParsedRequest, ApiError> {
-        let (given, options) = (&call.body, &call.server.options);
+        let (given, options) = (&call.body, call.server.options());
         let is_stream = given.is_set("stream");
         let stream_options = given.get("stream_options");
         let stop = given.texts("stop");
