@@ -8,6 +8,7 @@ mod ci;
 mod clients;
 mod codegen;
 mod cross;
+mod dist;
 mod fuzz;
 mod gpu_check;
 mod models;
@@ -57,6 +58,8 @@ enum Command {
     Codegen(codegen::Args),
     /// Make a folder that tests and measures the GPU backend on a machine with a GPU and nothing else
     GpuCheck(gpu_check::Args),
+    /// Make packages: archives, a package for Debian, checksums, a bill of materials
+    Dist(dist::Args),
     /// Test the kernels for ARM and WebAssembly, and check the types of what is for Macs
     Cross(cross::Args),
 }
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::GpuCheck(args) => gpu_check::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };
     match result {
