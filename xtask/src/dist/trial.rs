@@ -16,8 +16,10 @@ use crate::{models, shell};
 
 /// Debian that the package is installed in.
 const SUITE: &str = "bookworm";
-/// Older Debian for the static program, with where it lies now: glibc 2.28.
-const OLD_SUITE: (&str, &str) = ("buster", "http://archive.debian.org/debian");
+/// Older Debian for the static program: glibc 2.31.
+const OLD_SUITE: &str = "bullseye";
+/// Where they lie.
+const MIRROR: &str = "http://deb.debian.org/debian";
 /// Model that is asked.
 const MODEL: &str = "smollm2:135m";
 /// Longest time until the server listens.
@@ -33,7 +35,7 @@ pub(super) fn run(out: &Path) -> Result<()> {
     if Command::new("debootstrap").arg("--version").output().is_err() {
         shell::apt_install(&["debootstrap"])?;
     }
-    let root = debian(SUITE, "http://deb.debian.org/debian")?;
+    let root = debian(SUITE)?;
     let before = listed(&root)?;
     let package = format!("ruvllm_{VERSION}_amd64.deb");
     fs::copy(out.join(&package), root.join("root").join(&package))?;
@@ -54,8 +56,7 @@ pub(super) fn run(out: &Path) -> Result<()> {
 
 /// Runs the static program in an older Debian.
 fn old(out: &Path) -> Result<()> {
-    let (suite, mirror) = OLD_SUITE;
-    let root = debian(suite, mirror)?;
+    let root = debian(OLD_SUITE)?;
     let folder = format!("ruvllm-{VERSION}-linux-x64-static");
     shell::run(
         Command::new("tar").arg("-xzf").arg(out.join(format!("{folder}.tar.gz"))).arg("-C").arg(root.join("root")),
@@ -65,18 +66,18 @@ fn old(out: &Path) -> Result<()> {
     let answer = ["run", "--raw", "--prompt", "Once upon a time", "--max-tokens", "8", "--temp", "0"];
     let answer = in_root(&root, &[&[program.as_str()], &answer[..]].concat())?;
     let libc = in_root(&root, &["ldd", "--version"])?;
-    println!("trial: in {suite} ({}): {:?}", libc.lines().next().unwrap_or_default(), answer.trim());
+    println!("trial: in {OLD_SUITE} ({}): {:?}", libc.lines().next().unwrap_or_default(), answer.trim());
     Ok(())
 }
 
 /// Makes a folder of a Debian with nothing but its base, or takes the one that is there.
-fn debian(suite: &str, mirror: &str) -> Result<PathBuf> {
+fn debian(suite: &str) -> Result<PathBuf> {
     let root = shell::target_dir().join("dist-trial").join(suite);
     if !root.join("etc/debian_version").exists() {
         fs::create_dir_all(&root)?;
         // The keys of old releases are not on every machine; nothing of this folder leaves it.
         let options = ["--variant=minbase", "--no-check-gpg", suite];
-        shell::run(Command::new("debootstrap").args(options).arg(&root).arg(mirror))?;
+        shell::run(Command::new("debootstrap").args(options).arg(&root).arg(MIRROR))?;
     }
     Ok(root)
 }

@@ -15,7 +15,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub use file::{ConfigFile, Problem};
+pub use file::ConfigFile;
 pub use invocation::{Invocation, Origin, Parsed};
 pub use reload::is_reloaded;
 pub use schema::schema;
