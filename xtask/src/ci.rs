@@ -28,7 +28,7 @@ struct Step {
 
 /// Every step, cheapest first. `models` comes before the tests that read the models, and after `build`, whose
 /// `ruvllm` fetches them; `cross` and `web` are last because they build the standard library for other machines.
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     Step { name: "fmt", run: |_| shell::run(&mut cargo("fmt --all --check")) },
     Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "clippy", run: |_| clippy() },
@@ -45,6 +45,7 @@ const STEPS: [Step; 17] = [
     Step { name: "wheel", run: |_| wheel::run_in_ci() },
     Step { name: "bench", run: |_| bench() },
     Step { name: "docs", run: |_| docs() },
+    Step { name: "package", run: |_| package() },
     Step { name: "cross", run: |totals| cross::run(&cross::Args::default(), totals) },
 ];
 
@@ -132,6 +133,16 @@ fn bench() -> Result<()> {
 
 fn docs() -> Result<()> {
     shell::run(cargo("doc --workspace --no-deps").args(["--profile", PROFILE]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Packs every crate for crates.io, which finds dependencies without a version and files that are not there. Their builds are the same as
+/// those of `build`, so they are left out.
+fn package() -> Result<()> {
+    let mut command = cargo("package --workspace --no-verify --allow-dirty --locked --quiet");
+    for outside in ["ruvllm-testkit", "ruvllm-benches", "xtask"] {
+        command.args(["--exclude", outside]);
+    }
+    shell::run(&mut command)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod ci;
 mod clients;
 mod codegen;
 mod cross;
+mod dist;
 mod files;
 mod fuzz;
 mod gpu_check;
@@ -66,6 +67,8 @@ enum Command {
     Codegen(codegen::Args),
     /// Make a folder that tests and measures the GPU backend on a machine with a GPU and nothing else
     GpuCheck(gpu_check::Args),
+    /// Make packages: archives, a package for Debian, checksums, a bill of materials
+    Dist(dist::Args),
     /// Build the sample of a kernel pack, target/pack/sample.wasm, and compare it with native
     Pack,
     /// Test the kernels for ARM and WebAssembly and the page's engine, and check the types of what is for Macs
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::GpuCheck(args) => gpu_check::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Pack => cross::pack::run(),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
         Command::Web(args) => web::run(&args),

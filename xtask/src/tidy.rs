@@ -10,7 +10,7 @@
 //! | circles | the top-level modules of a crate use each other in one direction ([`circles`]) |
 //! | records | adr/ is numbered without gaps; each record has its status, its date and its confirmation |
 //! | links | every relative link of a Markdown file leads somewhere, and the book lists every page |
-//! | licences | both licence texts are there, and every crate says `MIT OR Apache-2.0` |
+//! | licences | both licence texts are there, every crate says `MIT OR Apache-2.0`, and dependencies are under those of deny.toml ([`dependencies`]) |
 //! | top level | nothing lies in the root that does not belong there |
 //! | paths | no file names a folder outside the repository |
 //! | words | public items are named by the field's words ([`words`]), and their docs open with their subject |
@@ -19,6 +19,7 @@
 //! The rules are plain functions over names and texts, so that the tests can hand them small repositories.
 
 mod circles;
+mod dependencies;
 mod packages;
 mod records;
 mod sources;
@@ -80,10 +81,11 @@ const TEST_CRATES: [&str; 1] = ["ruvllm-testkit"];
 const OUTSIDE: [&str; 2] = ["xtask", "ruvllm-benches"];
 
 /// What the root may hold, beside what version control leaves out.
-const TOP_LEVEL: [&str; 17] = [
+const TOP_LEVEL: [&str; 20] = [
     ".cargo",
     ".ci",
     ".git",
+    ".github",
     ".gitignore",
     "Cargo.lock",
     "Cargo.toml",
@@ -93,8 +95,10 @@ const TOP_LEVEL: [&str; 17] = [
     "adr",
     "benches",
     "crates",
+    "deny.toml",
     "docs",
     "fuzz",
+    "packaging",
     "rust-toolchain.toml",
     "rustfmt.toml",
     "xtask",
@@ -128,6 +132,7 @@ pub(crate) fn run() -> Result<()> {
     }
     let mut findings = check(&repo);
     findings.extend(packages::check()?);
+    findings.extend(dependencies::check(&root)?);
     if findings.is_empty() {
         println!("tidy: {} packages, {} files", repo.packages.len(), repo.files.len());
         return Ok(());

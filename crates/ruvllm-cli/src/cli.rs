@@ -1,13 +1,16 @@
 //! The list of commands.
 
+use std::path::PathBuf;
+
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
 #[cfg(feature = "packs")]
 use crate::commands::packs;
 use crate::commands::{
-    alias, bench, cache, chat, compare, convert, detect, embed, eval, imatrix, learn, list, logits, lora, perplexity,
-    policy, pull, push, quantize, rm, route, run, serve, session, show, sona, tokenize, witness,
+    alias, bench, cache, chat, compare, completions, config, convert, detect, doctor, embed, eval, imatrix, learn,
+    list, logits, lora, perplexity, policy, pull, push, quantize, rm, route, run, serve, session, show, sona, tokenize,
+    witness,
 };
 use crate::tools::app::App;
 use crate::tools::env;
@@ -34,6 +37,10 @@ or by the path of its file.";
 #[command(name = "ruvllm", version, styles = STYLES, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", env::help_table()))]
 pub struct Cli {
+    /// Settings file, 'none' for none [default: RUVLLM_CONFIG, or ruvllm/config.toml in XDG_CONFIG_HOME, or
+    /// /etc/ruvllm/config.toml]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true, value_parser = clap::value_parser!(PathBuf))]
+    pub config: Option<PathBuf>,
     /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
@@ -101,6 +108,12 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Show what this machine offers and what would suit it
     Detect(detect::DetectArgs),
+    /// Check this machine, the models, the settings and what pulling needs
+    Doctor(doctor::DoctorArgs),
+    /// Make, show and check the settings file
+    Config(config::ConfigCommand),
+    /// Print what completes commands and options in a shell, or the manual pages
+    Completions(completions::CompletionsArgs),
 }
 
 impl Command {
@@ -140,7 +153,15 @@ impl Command {
             Command::Perplexity(args) => args.run(app),
             Command::Bench(args) => args.run(app),
             Command::Detect(args) => args.run(app),
+            Command::Doctor(args) => args.run(app),
+            Command::Config(args) => args.run(app),
+            Command::Completions(args) => args.run(app),
         }
+    }
+
+    /// Returns whether it runs with a settings file that is wrong: it tells of it, or needs none.
+    pub fn bears_wrong_settings(&self) -> bool {
+        matches!(self, Command::Config(_) | Command::Doctor(_) | Command::Completions(_))
     }
 }
 

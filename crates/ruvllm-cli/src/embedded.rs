@@ -1,5 +1,6 @@
 //! The models of `ruvllm serve` for a program that has the server in its own process, without connections.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
@@ -9,6 +10,7 @@ use ruvllm_server::{ModelSource, ServerOptions};
 
 use crate::cli::{Cli, Command};
 use crate::tools::app::{App, Listener};
+use crate::tools::config::Invocation;
 use crate::tools::env::Settings;
 use crate::tools::error::{Error, Result};
 use crate::tools::signing_key;
@@ -53,8 +55,8 @@ impl EmbeddedModels {
     /// As the command's: of usage for an argument that cannot be honoured, also one about connections, else a failure.
     pub fn load(args: &[String], listener: Listener) -> Result<EmbeddedModels> {
         let args = ["ruvllm", "serve"].into_iter().chain(args.iter().map(String::as_str));
-        let matches = takes_negatives(Cli::command()).try_get_matches_from(args);
-        let matches = matches.map_err(|error| Error::usage(clap_line(&error.render().to_string())))?;
+        let invocation = Invocation::new(takes_negatives(Cli::command()), args.map(OsString::from));
+        let matches = invocation.parse(None).map_err(|error| Error::usage(clap_line(&error.render().to_string())))?.matches;
         let (_, of_serve) = matches.subcommand().ok_or_else(|| Error::usage("there is no command"))?;
         let is_given = |id: &&&str| {
             of_serve.try_contains_id(id).is_ok() && of_serve.value_source(id) == Some(ValueSource::CommandLine)
@@ -68,7 +70,7 @@ impl EmbeddedModels {
         let cli =
             Cli::from_arg_matches(&matches).map_err(|error| Error::usage(clap_line(&error.render().to_string())))?;
         let Command::Serve(args) = cli.command else { return Err(Error::usage("there is no command")) };
-        let app = App::new(Settings::from_env()?).listened_by(listener).in_log();
+        let app = App::new(Settings::read(None)?, invocation, None).listened_by(listener).in_log();
         let (names, models, options) = args.embedded(&app)?;
         Ok(EmbeddedModels { names, models, options, home: app.settings.home })
     }

@@ -12,15 +12,18 @@ mod commands;
 mod embedded;
 mod tools;
 use std::panic;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory};
 
 use crate::cli::{Cli, Command};
 use crate::tools::app::App;
+use crate::tools::config::{ConfigFile, Invocation};
 use crate::tools::env::Settings;
 use crate::tools::error::{Result, one_line};
-use crate::tools::{interrupt, renamed};
+use crate::tools::{config, env, interrupt, renamed};
 
 pub use embedded::{EmbeddedModels, EmbeddedOption, node_key, options as embedded_options};
 pub use tools::error::Error;
@@ -42,15 +45,35 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Reads the command line and runs the command.
+/// Reads the command line and the settings, and runs the command.
 fn start() -> Result<ExitCode> {
-    let parsed = takes_negatives(Cli::command()).try_get_matches();
-    let cli = match parsed.and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
-        Err(error) => return answer_clap(&error),
+    let invocation = Invocation::new(takes_negatives(Cli::command()), std::env::args_os());
+    let alone = match invocation.parse(None) {
+        // What is missing may stand in the settings file.
+        Err(error) if error.kind() != ErrorKind::MissingRequiredArgument => return answer_clap(&error),
+        alone => alone,
+    };
+    let read = |matches: &ArgMatches| <Cli as clap::FromArgMatches>::from_arg_matches(matches);
+    let first = alone.as_ref().ok().and_then(|parsed| read(&parsed.matches).ok());
+    let bears_all = first.as_ref().is_some_and(|cli| cli.command.bears_wrong_settings());
+    let path = env::config_file(first.map_or_else(|| invocation.config(), |cli| cli.config));
+    let (file, settings) = match load(path.as_deref(), &invocation) {
+        Ok((file, settings)) => (file, settings),
+        Err(_) if bears_all => (None, Settings::read(None)?),
+        Err(error) => return Err(error),
+    };
+    let parsed = invocation.parse(file.as_ref()).and_then(|parsed| read(&parsed.matches));
+    let cli = match (parsed, alone, &file) {
+        (Ok(cli), ..) => cli,
+        // The command line alone would do.
+        (Err(error), Ok(_), Some(file)) => {
+            let (file, line) = (file.path.display(), clap_line(&error.render().to_string()));
+            return Err(Error::usage(format_args!("with the settings of {file}: {line}")));
+        }
+        (Err(error), ..) => return answer_clap(&error),
     };
     renamed::notices(std::env::args_os().skip(1)).iter().for_each(|line| eprintln!("{line}"));
-    let app = App::new(Settings::from_env()?);
+    let app = App::new(settings, invocation, path);
     // The line editor takes Ctrl-C for itself when it is made, so chat installs the handler after that.
     // A server ends what it has begun before it stops.
     if !matches!(cli.command, Command::Chat(_) | Command::Serve(_)) {
@@ -60,9 +83,17 @@ fn start() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Reads the settings file, if there is one, and the environment.
+fn load(path: Option<&Path>, invocation: &Invocation) -> Result<(Option<ConfigFile>, Settings)> {
+    let known = || config::all(invocation.command());
+    let file = path.map(|path| ConfigFile::load(path, &known())).transpose()?;
+    let settings = Settings::read(file.as_ref())?;
+    Ok((file, settings))
+}
+
 /// Prints help and version on standard output; turns a wrong command line into a usage error.
 fn answer_clap(error: &clap::Error) -> Result<ExitCode> {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     match error.kind() {
         DisplayHelp | DisplayVersion => {
             // Printing can only fail because the reader has gone.

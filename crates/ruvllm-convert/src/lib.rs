@@ -55,4 +55,4 @@ pub use quantize::{QuantizeProgress, QuantizeSummary, quantize};
 pub use recipe::Recipe;
 pub use recipe_sizes::quantized_sizes;
 pub use size::Budget;
-pub use space::check as check_space;
+pub use space::{available as available_space, check as check_space};

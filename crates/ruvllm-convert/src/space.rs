@@ -27,14 +27,16 @@ pub fn check(path: &Path, need: u64) -> Result<(), ConvertError> {
     Err(ConvertError::new(ConvertErrorKind::Space, line).at(path))
 }
 
+/// Returns the bytes that are left on the disk of a folder which is there; `None` where the system does not tell.
 #[cfg(unix)]
-fn available(folder: &Path) -> Option<u64> {
+pub fn available(folder: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(folder).ok()?;
     stat.f_bavail.checked_mul(stat.f_frsize)
 }
 
+/// Returns nothing: the system does not tell.
 #[cfg(not(unix))]
-fn available(_folder: &Path) -> Option<u64> {
+pub fn available(_folder: &Path) -> Option<u64> {
     None
 }
 

@@ -52,6 +52,6 @@ pub use registry::{DEFAULT_MODEL, Entry, Pullable, Registry, Resolved};
 pub use shards::ShardName;
 pub use source::{
     FetchContext, FolderConverter, FolderOrder, OllamaModel, OllamaParts, Part, Source, SourceKind, WantedFile,
-    fetch_folder,
+    fetch_folder, pip_version,
 };
 pub use store::{Model, Record, RemoteFile, Store, StoreOptions};

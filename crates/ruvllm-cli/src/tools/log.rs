@@ -3,6 +3,7 @@
 use tracing_subscriber::Layer as _;
 pub use tracing_subscriber::filter::Targets as Levels;
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::tools::error::Result;
@@ -20,8 +21,22 @@ pub enum LogFormat {
 #[must_use = "spans are sent while this lives"]
 #[derive(Debug)]
 pub struct Log {
+    /// Levels that are let through.
+    pub levels: LevelsHandle,
     #[cfg(feature = "otlp")]
     _exporter: Option<otlp::Exporter>,
+}
+
+/// The levels of a log that runs.
+#[derive(Clone, Debug)]
+pub struct LevelsHandle(reload::Handle<Levels, tracing_subscriber::Registry>);
+
+impl LevelsHandle {
+    /// Lets other levels through from now on.
+    pub fn set(&self, levels: Levels) {
+        // The log ends with the process, so there is one.
+        let _ = self.0.reload(levels);
+    }
 }
 
 /// Writes what `levels` let through of a server's log to standard error, and sends its spans to the collector at `otlp`, if there is one. Call
@@ -35,15 +50,18 @@ pub fn start(format: LogFormat, levels: Levels, #[cfg(feature = "otlp")] otlp: O
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
         LogFormat::Text => lines.with_ansi(false).compact().boxed(),
     };
+    let (levels, handle) = reload::Layer::new(levels);
+    let levels_handle = LevelsHandle(handle);
     let log = tracing_subscriber::registry().with(levels).with(lines);
     #[cfg(feature = "otlp")]
     if let Some(url) = otlp {
         let exporter = otlp::Exporter::new(url)?;
         log.with(exporter.layer()).init();
-        return Ok(Log { _exporter: Some(exporter) });
+        return Ok(Log { levels: levels_handle, _exporter: Some(exporter) });
     }
     log.init();
     Ok(Log {
+        levels: levels_handle,
         #[cfg(feature = "otlp")]
         _exporter: None,
     })
@@ -51,16 +69,18 @@ pub fn start(format: LogFormat, levels: Levels, #[cfg(feature = "otlp")] otlp: O
 
 #[cfg(feature = "otlp")]
 mod otlp {
-    use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry::trace::{SpanKind, TracerProvider as _};
+    use opentelemetry::{Array, KeyValue, Value};
     use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
     use opentelemetry_sdk::Resource;
-    use opentelemetry_sdk::trace::SdkTracerProvider;
+    use opentelemetry_sdk::error::OTelSdkResult;
+    use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter as _};
     use tracing::Subscriber;
     use tracing_subscriber::Layer;
     use tracing_subscriber::registry::LookupSpan;
 
-    use crate::tools::error::Error;
-    use crate::tools::error::Result;
+    use crate::tools::error::{Error, Result};
+    use crate::tools::genai;
 
     /// Sends spans to a collector, by HTTP with protobuf, from a thread of its own.
     #[derive(Debug)]
@@ -72,11 +92,62 @@ mod otlp {
             let exporter = exporter
                 .map_err(|error| Error::usage(format_args!("--otlp-endpoint {url} cannot be used: {error}")))?;
             let resource = Resource::builder().with_service_name("ruvllm").build();
-            Ok(Exporter(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build()))
+            Ok(Exporter(
+                SdkTracerProvider::builder()
+                    .with_batch_exporter(Conventional(exporter))
+                    .with_resource(resource)
+                    .build(),
+            ))
         }
 
         pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> + use<S> {
             tracing_opentelemetry::layer().with_tracer(self.0.tracer("ruvllm"))
+        }
+    }
+
+    /// Exports spans of requests under the names of OpenTelemetry's conventions for generative AI.
+    #[derive(Debug)]
+    struct Conventional(SpanExporter);
+
+    impl opentelemetry_sdk::trace::SpanExporter for Conventional {
+        fn export(&self, mut batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
+            batch.iter_mut().filter(|span| span.name == "request").for_each(rename);
+            self.0.export(batch)
+        }
+
+        fn shutdown_with_timeout(&self, timeout: std::time::Duration) -> OTelSdkResult {
+            self.0.shutdown_with_timeout(timeout)
+        }
+
+        fn force_flush(&self) -> OTelSdkResult {
+            self.0.force_flush()
+        }
+
+        fn set_resource(&mut self, resource: &Resource) {
+            self.0.set_resource(resource);
+        }
+    }
+
+    fn rename(span: &mut SpanData) {
+        let value = |name: &str| {
+            let found = span.attributes.iter().find(|attribute| attribute.key.as_str() == name);
+            found.map(|attribute| attribute.value.as_str().into_owned())
+        };
+        let (path, model) = (value("path").unwrap_or_default(), value("model"));
+        span.name = genai::span_name(&path, model.as_deref()).into();
+        span.span_kind = SpanKind::Server;
+        for attribute in &mut span.attributes {
+            let Some(name) = genai::attribute(attribute.key.as_str()) else { continue };
+            if attribute.key.as_str() == "finish" {
+                let reason = attribute.value.as_str().into_owned();
+                attribute.value = Value::Array(Array::String(vec![reason.into()]));
+            }
+            attribute.key = name.into();
+        }
+        if let Some(operation) = genai::operation(&path) {
+            span.attributes.push(KeyValue::new("gen_ai.operation.name", operation));
+            span.attributes.push(KeyValue::new("gen_ai.provider.name", genai::PROVIDER));
+            span.attributes.extend(model.map(|model| KeyValue::new("gen_ai.response.model", model)));
         }
     }
 

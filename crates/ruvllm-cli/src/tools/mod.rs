@@ -7,9 +7,13 @@ pub mod backend;
 pub mod calibration;
 pub mod chart;
 pub mod check;
+pub mod config;
 pub mod describe;
 pub mod env;
 pub mod error;
+#[cfg(any(test, feature = "otlp"))]
+pub mod genai;
+pub mod gpus;
 pub mod grammar;
 pub mod hub;
 pub mod interrupt;

@@ -33,7 +33,7 @@ impl Bench {
     pub fn ruvllm(&self) -> Command {
         let mut command = Command::cargo_bin("ruvllm").expect("the binary of this package");
         command.env("RUVLLM_HOME", self.path("home")).env("HF_HOME", self.path("hf")).env("RUVLLM_THREADS", "1");
-        command.env("XDG_CONFIG_HOME", self.path("config"));
+        command.env("XDG_CONFIG_HOME", self.path("config")).env_remove("RUVLLM_CONFIG");
         for name in
             ["RUVLLM_SOURCES", "RUVLLM_ISA", "RUVLLM_GPU", "HF_ENDPOINT", "HF_TOKEN", "HF_TOKEN_PATH", "NO_COLOR"]
         {

@@ -60,6 +60,9 @@ fn help_of_every_command() {
         "perplexity",
         "bench",
         "detect",
+        "doctor",
+        "config",
+        "completions",
     ];
     let all: Vec<_> =
         commands.iter().map(|command| format!("$ ruvllm {command} -h\n{}", help(&[command, "-h"]))).collect();

@@ -9,7 +9,9 @@ mod bad_usage;
 mod cache;
 mod calibrate;
 mod common;
+mod config;
 mod convert;
+mod doctor;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod help;

@@ -42,6 +42,8 @@ impl Server {
             .args(all)
             .env("RUVLLM_HOME", bench.path("home"))
             .env("RUVLLM_THREADS", "1")
+            .env("XDG_CONFIG_HOME", bench.path("config"))
+            .env_remove("RUVLLM_CONFIG")
             .env_remove("RUVLLM_API_KEYS")
             .envs(variables.iter().copied())
             .stdin(Stdio::null())

@@ -145,7 +145,7 @@ struct Shared {
     n_inside: AtomicUsize,
     /// Those of them of each tenant that has any.
     of_tenants: Mutex<HashMap<u64, usize>>,
-    n_inside_max: usize,
+    n_inside_max: AtomicUsize,
     n_running_max: usize,
     /// Nothing new is taken.
     is_stopping: AtomicBool,
@@ -168,7 +168,7 @@ impl Shared {
     fn enter(&self, tenant: u64) -> bool {
         let mut of_tenants = self.of_tenants();
         let (n, own) = (self.n_inside.load(Ordering::Acquire), of_tenants.get(&tenant).copied().unwrap_or(0));
-        let n_free = self.n_inside_max.saturating_sub(n);
+        let n_free = self.n_inside_max.load(Ordering::Acquire).saturating_sub(n);
         // Where nobody has a name there is nobody to leave room for.
         if n_free == 0 || (tenant != 0 && own > TENANT_FACTOR * (n_free - 1)) {
             return false;
@@ -254,7 +254,7 @@ impl Service {
             grammars: OnceLock::new(),
             n_inside: AtomicUsize::new(0),
             of_tenants: Mutex::default(),
-            n_inside_max: n_seq_max.saturating_add(queue_max),
+            n_inside_max: AtomicUsize::new(n_seq_max.saturating_add(queue_max)),
             n_running_max: n_seq_max,
             is_stopping: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
@@ -296,7 +296,12 @@ impl Service {
 
     /// Returns how many requests can wait and run together.
     pub fn n_inside_max(&self) -> usize {
-        self.shared.n_inside_max
+        self.shared.n_inside_max.load(Ordering::Acquire)
+    }
+
+    /// Sets how many requests may wait beside those that run; those that wait already stay.
+    pub fn set_queue_max(&self, n: usize) {
+        self.shared.n_inside_max.store(self.shared.n_running_max.saturating_add(n), Ordering::Release);
     }
 
     /// Takes a request; its events go to `sink`. It is cancelled within one step, in its prompt too, when its own
@@ -391,7 +396,7 @@ impl Service {
 
     /// Counts somebody in.
     fn enter(&self, tenant: u64) -> Result<(), EngineError> {
-        let Shared { n_inside_max, n_running_max, .. } = &*self.shared;
+        let (n_inside_max, n_running_max) = (self.n_inside_max(), self.n_running_max());
         if self.has_ended() {
             return Err(ended());
         }
@@ -402,7 +407,7 @@ impl Service {
             return Ok(());
         }
         let seconds = self.retry_after_s();
-        let line = match self.n_inside() < *n_inside_max {
+        let line = match self.n_inside() < n_inside_max {
             true => format!("this key has its share of the queue; try again in {seconds} s"),
             false => {
                 format!("the queue is full: {} requests wait; try again in {seconds} s", n_inside_max - n_running_max)

@@ -18,7 +18,7 @@ use crate::progress::Progress;
 
 pub use folder::fetch_folder;
 pub use ollama::{OllamaModel, OllamaParts};
-pub use pypi::Part;
+pub use pypi::{Part, pip_version};
 
 /// The kinds of source `RUVLLM_SOURCES` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

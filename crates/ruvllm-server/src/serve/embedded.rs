@@ -17,7 +17,7 @@ use ruvllm_learning::{PublicKey, SigningKey, Tenant as LearnedTenant};
 use tokio::task::AbortHandle;
 use tower_service::Service;
 
-use super::{Hangup, upkeep};
+use super::{Hangup, Kept, upkeep};
 use crate::call::embed::Reading;
 use crate::call::learning::model_state;
 use crate::state::gate::offload;
@@ -47,7 +47,7 @@ impl Embedded {
     /// There is no tokio runtime with a timer.
     pub fn start(models: Vec<ModelSource>, options: ServerOptions) -> Result<Embedded, ServerError> {
         let server = Server::start(models, options)?;
-        let upkeep = tokio::spawn(upkeep(Arc::clone(&server), None, Hangup::never())).abort_handle();
+        let upkeep = tokio::spawn(upkeep(Arc::clone(&server), Kept::default(), Hangup::never())).abort_handle();
         Ok(Embedded { app: server.app(), server, upkeep })
     }
 

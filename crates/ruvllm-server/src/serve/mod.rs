@@ -27,6 +27,7 @@ use crate::serve::connections::{Connections, Counted};
 use crate::serve::tls::Tls;
 use crate::state::models::ModelSource;
 use crate::state::options::{ServerError, ServerOptions};
+use crate::state::reload::Reload;
 use crate::state::server::{Server, check_access};
 
 pub use embedded::{AnswerBody, Embedded};
@@ -71,6 +72,20 @@ pub fn run(
     ready: &dyn Fn(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> Result<Vec<Engine>, ServerError> {
+    run_reloading(models, options, None, ready, stop)
+}
+
+/// Serves models as [`run`] does, with options that may be replaced meanwhile.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_reloading(
+    models: Vec<ModelSource>,
+    options: ServerOptions,
+    reload: Option<Arc<dyn Reload>>,
+    ready: &dyn Fn(SocketAddr),
+    stop: impl Future<Output = ()>,
+) -> Result<Vec<Engine>, ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(N_THREADS)
         .max_blocking_threads(BLOCKING_THREADS)
@@ -86,12 +101,12 @@ pub fn run(
         }
     }
     runtime.block_on(async {
-        let address = server.options.address;
+        let address = server.options().address;
         let cannot = |error: io::Error| ServerError::new(format!("cannot listen on {address}: {}", reason(&error)));
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
-        let tls = server.options.tls.clone().map(Tls::new).transpose().map_err(ServerError::new)?;
+        let tls = server.options().tls.clone().map(Tls::new).transpose().map_err(ServerError::new)?;
         ready(listener.local_addr().map_err(cannot)?);
-        serve(listener, tls, Arc::clone(&server), stop).await
+        serve(listener, Kept { tls: tls.map(Arc::new), reload }, Arc::clone(&server), stop).await
     })?;
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     server.join()
@@ -125,15 +140,15 @@ fn reason(error: &io::Error) -> String {
 /// A model could not be made ready to learn.
 async fn serve(
     listener: TcpListener,
-    tls: Option<Tls>,
+    kept: Kept,
     server: Arc<Server>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
-    let (app, graceful, tls) = (server.app(), GracefulShutdown::new(), tls.map(Arc::new));
+    let (app, graceful, tls) = (server.app(), GracefulShutdown::new(), kept.tls.clone());
     let places_max = server.n_connections_max;
     let (places, connections) = (Arc::new(Semaphore::new(places_max)), Arc::new(Connections::default()));
     let spare = Arc::new(Semaphore::new(SPARE_MAX));
-    let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), tls.clone(), Hangup::listen()));
+    let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), kept, Hangup::listen()));
     let of_preparing = Arc::clone(&server);
     let mut preparing = tokio::task::spawn_blocking(move || of_preparing.models.prepare());
     let (mut is_prepared, mut result) = (false, Ok(()));
@@ -173,7 +188,8 @@ async fn serve(
             let app = Counted { app: app.clone(), connection: Arc::clone(&registered.connection), is_spare: true };
             let (server, watcher, tls) = (Arc::clone(&server), graceful.watcher(), tls.clone());
             tokio::spawn(async move {
-                let ended = connection(stream, tls, app, &server.options, watcher);
+                let options = server.options();
+                let ended = connection(stream, tls, app, &options, watcher);
                 // Whoever is too slow for it is closed.
                 let _ = tokio::time::timeout(SPARE_TIMEOUT, ended).await;
                 drop((place, registered));
@@ -186,10 +202,10 @@ async fn serve(
         let (server, watcher) = (Arc::clone(&server), graceful.watcher());
         let (tls, places) = (tls.clone(), Arc::clone(&places));
         tokio::spawn(async move {
-            let closing = Arc::clone(&registered.connection);
+            let (closing, options) = (Arc::clone(&registered.connection), server.options());
             tokio::select! {
                 // A client that goes, or breaks the protocol, ends its own connection only.
-                ended = connection(stream, tls, app, &server.options, watcher) => if let Err(error) = ended {
+                ended = connection(stream, tls, app, &options, watcher) => if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended early");
                 },
                 () = closing.closed() => tracing::debug!("an idle connection was closed for another one"),
@@ -199,7 +215,7 @@ async fn serve(
         });
     }
     drop(listener);
-    let limit = server.options.drain_timeout;
+    let limit = server.options().drain_timeout;
     server.drain(limit);
     tracing::info!(requests = server.n_inside(), seconds = limit.as_secs(), "stopping");
     if tokio::time::timeout(limit + CLOSE_TIMEOUT, graceful.shutdown()).await.is_err() {
@@ -258,16 +274,48 @@ impl Hangup {
     }
 }
 
-/// Looks after keys, certificate, models and metrics; ends when there is nothing left to serve with.
-async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>, mut hangup: Hangup) {
+/// Files that are read again when they change, beside that of the keys.
+#[derive(Default)]
+struct Kept {
+    tls: Option<Arc<Tls>>,
+    reload: Option<Arc<dyn Reload>>,
+}
+
+/// Looks for new options on a thread that nobody waits for, one time after the other.
+struct Reloading {
+    reload: Arc<dyn Reload>,
+    running: Option<tokio::task::JoinHandle<()>>,
+    /// Somebody asked while it was looked.
+    is_asked: bool,
+}
+
+impl Reloading {
+    fn look(&mut self, server: &Arc<Server>, is_asked: bool) {
+        self.is_asked |= is_asked;
+        if self.running.as_ref().is_some_and(|running| !running.is_finished()) {
+            return;
+        }
+        let (reload, server, asked) =
+            (Arc::clone(&self.reload), Arc::clone(server), std::mem::take(&mut self.is_asked));
+        self.running = Some(tokio::task::spawn_blocking(move || {
+            let Some(update) = reload.look(asked) else { return };
+            server.update(update).iter().for_each(|line| tracing::error!("a new setting cannot be used: {line}"));
+        }));
+    }
+}
+
+/// Looks after keys, certificate, settings, models and metrics; ends when there is nothing left to serve with.
+async fn upkeep(server: Arc<Server>, kept: Kept, mut hangup: Hangup) {
     let mut interval = tokio::time::interval(LOOK_INTERVAL);
+    let tls = kept.tls;
+    let mut reloading = kept.reload.map(|reload| Reloading { reload, running: None, is_asked: false });
     for n in 1_u64.. {
         let is_asked = tokio::select! {
             _ = interval.tick() => false,
             () = hangup.come() => true,
         };
         if is_asked {
-            tracing::info!("SIGHUP: the keys are read again");
+            tracing::info!("SIGHUP: the keys are read again, and the settings file if there is one");
         }
         let has_changed = if is_asked { server.keys.read_again() } else { server.keys.look() };
         if has_changed {
@@ -277,6 +325,9 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>, mut hangup: Hangup) 
         }
         if let Some(tls) = &tls {
             tls.look();
+        }
+        if let Some(reloading) = &mut reloading {
+            reloading.look(&server, is_asked);
         }
         if server.models.upkeep().await.is_err() {
             return;

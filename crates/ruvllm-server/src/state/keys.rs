@@ -130,12 +130,12 @@ impl Tenant {
 /// The keys as they are now.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    options: KeyOptions,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    options: KeyOptions,
     /// By the SHA-256 of the key: keys themselves are not kept.
     keys: Arc<Vec<([u8; 32], Tenant)>>,
     looked_at: Instant,
@@ -155,8 +155,8 @@ impl Keys {
         let keys = Arc::new(read(&options, &[])?);
         let modified = options.file.as_deref().and_then(modified);
         Ok(Keys {
-            options,
             state: Mutex::new(State {
+                options,
                 keys,
                 looked_at: Instant::now(),
                 modified,
@@ -176,7 +176,7 @@ impl Keys {
     /// # Errors
     /// 401: no key, or none that is known.
     pub(crate) fn tenant(&self, headers: &HeaderMap) -> Result<Tenant, ApiError> {
-        if self.options.is_open() {
+        if self.is_open() {
             return Ok(Tenant::everybody());
         }
         let unauthorized = |line: &str| ApiError::new(StatusCode::UNAUTHORIZED, line).code("invalid_api_key");
@@ -221,45 +221,55 @@ impl Keys {
     /// Reads the file again, changed or not; as [`Keys::look`].
     pub(crate) fn read_again(&self) -> bool {
         let mut state = self.lock();
-        if self.options.file.is_some() {
-            self.reread(&mut state);
+        if state.options.file.is_some() {
+            reread(&mut state);
         }
         std::mem::take(&mut state.has_changed)
     }
 
     /// Reads the file again if it is due and the file has changed.
     fn refresh(&self, state: &mut State) {
-        let Some(file) = self.options.file.as_deref().filter(|_| state.looked_at.elapsed() >= LOOK_INTERVAL) else {
+        let is_due = state.looked_at.elapsed() >= LOOK_INTERVAL;
+        let Some(file) = state.options.file.as_deref().filter(|_| is_due) else {
             return;
         };
+        let now = modified(file);
         state.looked_at = Instant::now();
-        if modified(file) != state.modified {
-            self.reread(state);
+        if now != state.modified {
+            reread(state);
         }
     }
 
-    fn reread(&self, state: &mut State) {
-        let modified = self.options.file.as_deref().and_then(modified);
-        match read(&self.options, &state.keys) {
-            Ok(keys) => {
-                let gone = state.keys.iter().filter(|(known, _)| keys.iter().all(|(key, _)| key != known));
-                for (_, tenant) in gone {
-                    tracing::info!(tenant = &*tenant.name, "a key was revoked");
-                    tenant.revoked.is.store(true, Ordering::Release);
-                    tenant.revoked.told.notify_waiters();
-                }
-                (state.keys, state.modified, state.has_changed) = (Arc::new(keys), modified, true);
-            }
-            // A file that is being written is read the next time; who was known stays known.
-            Err(line) => tracing::error!(error = %line, "the key file was not read again"),
+    /// Takes keys from elsewhere, or other ones. What runs by keys that are gone ends.
+    ///
+    /// # Errors
+    /// One line: they cannot be read, or everybody may ask from then on who may not now; nothing has changed then.
+    pub(crate) fn set_options(&self, options: KeyOptions) -> Result<(), String> {
+        let mut state = self.lock();
+        if options == state.options {
+            return Ok(());
         }
+        if options.is_open() {
+            return Err("without keys everybody may ask, which takes a restart".to_owned());
+        }
+        let modified = options.file.as_deref().and_then(modified);
+        let keys = read(&options, &state.keys)?;
+        state.options = options;
+        replace(&mut state, keys, modified);
+        Ok(())
+    }
+
+    /// Returns whether everybody may ask, without a key.
+    fn is_open(&self) -> bool {
+        self.lock().options.is_open()
     }
 
     /// Returns the numbers of the tenants that there are.
     pub(crate) fn tenants(&self) -> Vec<u64> {
-        match self.options.is_open() {
+        let state = self.lock();
+        match state.options.is_open() {
             true => vec![Tenant::everybody().id],
-            false => self.lock().keys.iter().map(|(_, tenant)| tenant.id).collect(),
+            false => state.keys.iter().map(|(_, tenant)| tenant.id).collect(),
         }
     }
 
@@ -280,6 +290,27 @@ impl Keys {
         state.limited = quotas.keys().copied().collect();
         quotas.into_iter().collect()
     }
+}
+
+/// Reads the keys again.
+fn reread(state: &mut State) {
+    let modified = state.options.file.as_deref().and_then(modified);
+    match read(&state.options, &state.keys) {
+        Ok(keys) => replace(state, keys, modified),
+        // A file that is being written is read the next time; who was known stays known.
+        Err(line) => tracing::error!(error = %line, "the key file was not read again"),
+    }
+}
+
+/// Takes new keys, and ends what runs by those that are gone.
+fn replace(state: &mut State, keys: Vec<([u8; 32], Tenant)>, modified: Option<SystemTime>) {
+    let gone = state.keys.iter().filter(|(known, _)| keys.iter().all(|(key, _)| key != known));
+    for (_, tenant) in gone {
+        tracing::info!(tenant = &*tenant.name, "a key was revoked");
+        tenant.revoked.is.store(true, Ordering::Release);
+        tenant.revoked.told.notify_waiters();
+    }
+    (state.keys, state.modified, state.has_changed) = (Arc::new(keys), modified, true);
 }
 
 fn modified(file: &Path) -> Option<SystemTime> {

@@ -9,6 +9,7 @@ pub(crate) mod learning;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod options;
+pub(crate) mod reload;
 pub(crate) mod saves;
 pub(crate) mod server;
 pub(crate) mod shared;

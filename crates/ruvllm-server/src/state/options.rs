@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use ruvllm_engine::{SamplingParams, SchedulerOptions, Speculation};
@@ -110,6 +111,26 @@ impl Default for ServerOptions {
             request_timeout: None,
             drain_timeout: Duration::from_secs(30),
         }
+    }
+}
+
+/// Options that may be replaced while requests run. Whoever reads them sees one state of them.
+#[derive(Debug)]
+pub(crate) struct LiveOptions(RwLock<Arc<ServerOptions>>);
+
+impl LiveOptions {
+    pub(crate) fn new(options: ServerOptions) -> LiveOptions {
+        LiveOptions(RwLock::new(Arc::new(options)))
+    }
+
+    /// Returns the options as they are now.
+    pub(crate) fn get(&self) -> Arc<ServerOptions> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces them.
+    pub(crate) fn set(&self, options: ServerOptions) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options);
     }
 }
 

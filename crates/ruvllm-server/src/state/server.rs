@@ -19,7 +19,7 @@ use super::keys::{Keys, Tenant};
 use super::learning;
 use super::metrics::Metrics;
 use super::models::{Model, ModelSource, Models};
-use super::options::{ServerError, ServerOptions};
+use super::options::{LiveOptions, ServerError, ServerOptions};
 use super::shared::Shared;
 use super::stored::StoredDocuments;
 use super::witness::Witness;
@@ -32,7 +32,7 @@ const AT_WORK_MAX: usize = 4096;
 /// A running server, but for its connections.
 pub struct Server {
     pub(crate) models: Arc<Models>,
-    pub(crate) options: ServerOptions,
+    options: Arc<LiveOptions>,
     /// Connections at once: as many as are wanted, or as there are descriptors for.
     pub(crate) n_connections_max: usize,
     pub(crate) metrics: Arc<Metrics>,
@@ -71,7 +71,9 @@ impl Server {
         let metrics = Arc::new(Metrics::new());
         let witness = options.witness.as_ref().map(Witness::open).transpose()?.map(Arc::new);
         let stored = Arc::new(StoredDocuments::open(witness.as_ref().and_then(|witness| witness.content_store()))?);
-        let models = Arc::new(Models::new(models, &options, &metrics, &keys, witness.clone())?);
+        let live = Arc::new(LiveOptions::new(options));
+        let options = live.get();
+        let models = Arc::new(Models::new(models, &live, &metrics, &keys, witness.clone())?);
         let router = options.router.as_deref().map(|folder| open_router(folder, &models)).transpose()?.map(Arc::new);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40);
@@ -86,7 +88,7 @@ impl Server {
         let grammar_bytes = Shared::new(GRAMMAR_BYTES_MAX);
         Ok(Arc::new(Server {
             models,
-            options,
+            options: live,
             n_connections_max,
             metrics,
             created_s,
@@ -103,6 +105,16 @@ impl Server {
             n_calls,
             nonce,
         }))
+    }
+
+    /// Returns the options as they are now; they may be others at the next call.
+    pub(crate) fn options(&self) -> Arc<ServerOptions> {
+        self.options.get()
+    }
+
+    /// Replaces the options.
+    pub(super) fn set_options(&self, options: ServerOptions) {
+        self.options.set(options);
     }
 
     /// Takes no requests from now on, and ends after `limit` those that are not over by then.
@@ -151,7 +163,7 @@ impl Server {
     /// # Errors
     /// A model that is not served or cannot be loaded, a server that stops, or a time that is over.
     pub(crate) async fn model(&self, name: Option<&str>, deadline: Option<Instant>) -> Result<Arc<Model>, ApiError> {
-        self.model_as(name, deadline, self.options.loads_models).await
+        self.model_as(name, deadline, self.options().loads_models).await
     }
 
     /// Returns a model, once it is loaded; where it is not, it is only if somebody `loads` it.
@@ -178,7 +190,7 @@ impl Server {
 
     /// Returns when the time of a request is over that may take this long and came just now.
     pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
-        let timeout = [timeout, self.options.request_timeout].into_iter().flatten().min();
+        let timeout = [timeout, self.options().request_timeout].into_iter().flatten().min();
         timeout.and_then(|timeout| Instant::now().checked_add(timeout))
     }
 
@@ -232,7 +244,7 @@ impl Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Server").field("options", &self.options()).finish_non_exhaustive()
     }
 }
 

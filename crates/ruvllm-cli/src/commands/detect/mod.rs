@@ -5,11 +5,12 @@ mod model;
 
 use clap::Args;
 use ruvllm_kernels::{Isa, matmul};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::tools::app::App;
 use crate::tools::args::{MAX_CTX, OutputArgs, count};
 use crate::tools::error::Result;
+use crate::tools::gpus::gpus;
 use crate::tools::machine::{Machine, default_threads};
 use crate::tools::output::{bytes, print, print_json, table};
 
@@ -119,37 +120,6 @@ impl DetectArgs {
         rows.extend(gpus().enumerate().map(|(i, gpu)| vec![format!("GPU {i}"), gpu.line]));
         print(&table(&rows, &[]))
     }
-}
-
-/// A GPU as people and as programs see it.
-struct Gpu {
-    line: String,
-    json: Value,
-}
-
-/// Returns the GPUs of this machine.
-#[cfg(feature = "gpu")]
-fn gpus() -> impl Iterator<Item = Gpu> {
-    ruvllm_wgpu::gpus().into_iter().map(|gpu| Gpu {
-        line: gpu.to_string(),
-        json: json!({
-            "name": gpu.name,
-            "api": gpu.api,
-            "driver": gpu.driver,
-            "class": format!("{:?}", gpu.class).to_lowercase(),
-            "subgroup_min": gpu.subgroup_len.0,
-            "subgroup_max": gpu.subgroup_len.1,
-            "f16": gpu.has_f16,
-            "binding_bytes_max": gpu.binding_bytes_max,
-            "buffer_bytes_max": gpu.buffer_bytes_max,
-        }),
-    })
-}
-
-/// Returns none: this program was built without a GPU backend.
-#[cfg(not(feature = "gpu"))]
-fn gpus() -> impl Iterator<Item = Gpu> {
-    std::iter::empty()
 }
 
 #[cfg(test)]

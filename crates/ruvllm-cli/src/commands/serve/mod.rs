@@ -3,6 +3,7 @@
 mod adapter;
 mod llama_server;
 mod options;
+mod reload;
 mod remote;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use crate::tools::template::{self, TemplateArgs};
 use crate::tools::{check, interrupt, lora, output};
 use adapter::AdapterArg;
 use llama_server::{LlamaServerArgs, words_of};
+use reload::SettingsReload;
 use ruvllm_hub::DEFAULT_MODEL;
 
 const EXAMPLES: &str = "\
@@ -267,7 +269,7 @@ impl ServeArgs {
         }
         self.check_places(app)?;
         ruvllm_server::check(&options).map_err(Error::failure)?;
-        let _log = log::start(
+        let log = log::start(
             if self.json { LogFormat::Json } else { self.log_format },
             self.log_level.clone(),
             #[cfg(feature = "otlp")]
@@ -294,7 +296,9 @@ impl ServeArgs {
             };
             let _ = output::print_line(&line);
         };
-        let engines = ruvllm_server::run(models, options, &ready, interrupt::stop()).map_err(Error::failure)?;
+        let reload = SettingsReload::new(app, self, log.levels.clone(), names.clone())?;
+        let engines = ruvllm_server::run_reloading(models, options, reload, &ready, interrupt::stop());
+        let engines = engines.map_err(Error::failure)?;
         for engine in engines {
             engine.flush_cache()?;
             if let Some(stats) = engine.disk_stats().filter(|stats| stats.n_failed > 0) {

@@ -36,7 +36,7 @@ const N_EVENTS: usize = 64;
 /// Adds the service to a router.
 pub(crate) fn add(router: Router, server: &Arc<Server>) -> Router {
     let service = RuvllmServer::new(Api(Arc::clone(server)));
-    let service = service.max_decoding_message_size(server.options.body_bytes_max);
+    let service = service.max_decoding_message_size(server.options().body_bytes_max);
     router.route_service("/ruvllm.v1.Ruvllm/{method}", service)
 }
 
@@ -62,7 +62,7 @@ impl Ruvllm for Api {
         let (headers, message) = parts(request);
         let answer = |call: Call| async move {
             let (sender, receiver) = mpsc::channel(N_EVENTS);
-            let (limit, span) = (call.server.options.write_timeout, call.span.clone());
+            let (limit, span) = (call.server.options().write_timeout, call.span.clone());
             let writing = generate::start(call).await?;
             let write = async move {
                 tokio::select! {

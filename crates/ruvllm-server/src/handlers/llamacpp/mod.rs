@@ -145,7 +145,7 @@ fn embedding(call: Call) -> HandlerFuture {
 fn props(call: ServerCall) -> HandlerFuture {
     Box::pin(async move {
         let (status, model) = call.server.models.look(call.body.text("model"))?;
-        let mut params = settings::of_sampling(&call.server.options.sampling);
+        let mut params = settings::of_sampling(&call.server.options().sampling);
         params["n_predict"] = json!(-1);
         let n_ctx = status.info.as_ref().map(|info| info.n_ctx);
         let mut answer = json!({
@@ -160,8 +160,8 @@ fn props(call: ServerCall) -> HandlerFuture {
         let n_models = call.server.models.n_slots();
         if n_models > 1 && call.body.text("model").is_none() {
             answer["role"] = json!("router");
-            answer["max_instances"] = json!(call.server.options.models_max.min(n_models));
-            answer["models_autoload"] = json!(call.server.options.loads_models);
+            answer["max_instances"] = json!(call.server.options().models_max.min(n_models));
+            answer["models_autoload"] = json!(call.server.options().loads_models);
         }
         if let Some(text) = model.as_ref().and_then(|model| model.engine()).map(Service::text) {
             let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id)).unwrap_or_default();

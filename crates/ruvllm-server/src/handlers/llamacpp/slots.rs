@@ -55,7 +55,7 @@ pub(super) const KEEP: Endpoint = Endpoint {
 /// Tells which places are taken.
 fn list(call: ServerCall) -> HandlerFuture {
     Box::pin(async move {
-        if !call.server.options.has_slots {
+        if !call.server.options().has_slots {
             let line = "the server does not tell which places are taken; start it without --no-slots";
             return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, line).code("not_supported"));
         }

@@ -46,7 +46,7 @@ pub(super) fn tags(call: ServerCall) -> HandlerFuture {
 pub(super) fn ps(call: ServerCall) -> HandlerFuture {
     Box::pin(async move {
         let server = &call.server;
-        let lasts = server.options.idle_timeout.unwrap_or(NEVER);
+        let lasts = server.options().idle_timeout.unwrap_or(NEVER);
         let until = date(SystemTime::now() + lasts.min(NEVER));
         let statuses = server.models.statuses();
         let loaded = statuses.iter().filter(|model| model.state == "loaded").map(|model| {
@@ -63,7 +63,8 @@ pub(super) fn ps(call: ServerCall) -> HandlerFuture {
 /// Describes a model, which is loaded for it.
 pub(super) fn show(call: Call) -> HandlerFuture {
     Box::pin(async move {
-        let sampling = &call.server.options.sampling;
+        let options = call.server.options();
+        let sampling = &options.sampling;
         let Some(service) = call.model.engine() else { return Ok(json_response(StatusCode::OK, &show_remote(&call))) };
         let (info, text) = (service.info(), service.text());
         let mut parameters = String::new();

@@ -50,14 +50,19 @@ struct State {
     known: Vec<AdapterInfo>,
     /// Whether those of the options were made known.
     has_begun: bool,
+    /// Names that stand for files; those of the options at first.
+    named: Vec<(String, PathBuf)>,
+    /// Those of them that are read when the model is loaded the next time.
+    pending: Vec<(String, PathBuf)>,
     /// Those that requests of a tenant have which name none.
     defaults: HashMap<u64, Vec<Strength>>,
 }
 
 impl Adapters {
     pub(crate) fn new(options: AdapterOptions) -> Adapters {
-        let (known, defaults) = (Vec::new(), HashMap::new());
-        Adapters { options, state: Mutex::new(State { manager: None, known, has_begun: false, defaults }) }
+        let (named, pending) = (options.named.clone(), options.named.clone());
+        let (manager, known, has_begun, defaults) = (None, Vec::new(), false, HashMap::new());
+        Adapters { options, state: Mutex::new(State { manager, known, has_begun, named, pending, defaults }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -74,8 +79,8 @@ impl Adapters {
         engine: &Engine,
         quotas: &[(u64, Option<usize>)],
     ) -> Result<Option<Arc<AdapterManager>>, EngineError> {
-        let AdapterOptions { folder, named, .. } = &self.options;
-        if engine.runner().model().adapters().is_none() && folder.is_none() && named.is_empty() {
+        let (folder, has_named) = (&self.options.folder, !self.lock().named.is_empty());
+        if engine.runner().model().adapters().is_none() && folder.is_none() && !has_named {
             return Ok(None);
         }
         let manager = engine.adapter_manager(FactorFormat::default(), self.options.bytes_max)?;
@@ -87,13 +92,46 @@ impl Adapters {
             for (name, path) in self.options.folder.iter().flat_map(|folder| found(folder)) {
                 manager.register(&name, &path, 0)?;
             }
-            for (name, path) in &self.options.named {
-                manager.add(name, path, 0).map_err(|error| error.within(format_args!("adapter '{name}'")))?;
-            }
+        }
+        for (name, path) in &state.pending {
+            manager.add(name, path, 0).map_err(|error| error.within(format_args!("adapter '{name}'")))?;
         }
         let manager = Arc::new(manager);
         (state.manager, state.known, state.has_begun) = (Some(Arc::clone(&manager)), Vec::new(), true);
+        state.pending.clear();
         Ok(Some(manager))
+    }
+
+    /// Names other files. New ones are read and checked, when the model is loaded if it is not; those that are gone are removed,
+    /// and requests that have them go on with them. Returns a line for each that cannot be used, which is left out. Not for
+    /// threads that others wait for.
+    pub(crate) fn set_named(&self, named: &[(String, PathBuf)]) -> Vec<String> {
+        let mut state = self.lock();
+        let (mut wanted, before) = (named.to_vec(), state.named.clone());
+        let gone = before.iter().filter(|old| !named.contains(old));
+        let manager = state.manager.clone();
+        for (name, _) in gone {
+            match &manager {
+                // A request may have removed it.
+                Some(manager) => drop(manager.remove(name, 0)),
+                None => state.known.retain(|info| info.tenant != 0 || info.name != *name),
+            }
+        }
+        if manager.is_none() {
+            state.pending.retain(|old| named.contains(old));
+            state.pending.extend(named.iter().filter(|new| !before.contains(new)).cloned());
+        }
+        drop(state);
+        let mut lines = Vec::new();
+        if let Some(manager) = manager {
+            wanted.retain(|new| {
+                let added = if before.contains(new) { Ok(0) } else { manager.add(&new.0, &new.1, 0) };
+                lines.extend(added.as_ref().err().map(|error| format!("adapter '{}': {error}", new.0)));
+                added.is_ok()
+            });
+        }
+        self.lock().named = wanted;
+        lines
     }
 
     /// Keeps what is known, without the engine.

@@ -384,3 +384,42 @@ impl Observer for EngineObserver {
         self.ended(reason, came.as_ref());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Returns the words of a text that begin like a metric of ours or of the process.
+    fn named(text: &str) -> BTreeSet<String> {
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
+        let is_metric = |word: &&str| word.starts_with("ruvllm_") || word.starts_with("process_");
+        words.filter(is_metric).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn dashboard_and_alerts_name_metrics_that_there_are() {
+        let metrics = Metrics::new();
+        let process = metrics.render();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+        for file in ["grafana-dashboard.json", "prometheus-alerts.yml"] {
+            let text = std::fs::read_to_string(folder.join(file)).expect("it is in the repository");
+            let named = named(&text);
+            assert!(named.len() > 8, "{file}: {named:?}");
+            for name in named {
+                let of_histogram = |ty: &Type| matches!(ty, Type::Seconds | Type::Sizes);
+                let is_ours = HELP.iter().any(|(ty, own, _)| match of_histogram(ty) {
+                    true => ["_bucket", "_sum", "_count"].iter().any(|end| name == format!("{own}{end}")),
+                    false => name == *own,
+                });
+                let is_of_process = process.lines().any(|line| line.starts_with(&format!("# TYPE {name} ")));
+                assert!(is_ours || is_of_process, "{file} names {name}, which is no metric");
+            }
+        }
+        let text = std::fs::read_to_string(folder.join("grafana-dashboard.json")).expect("it is in the repository");
+        let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert!(dashboard["panels"].as_array().is_some_and(|panels| panels.len() > 20));
+    }
+}

@@ -59,7 +59,7 @@ impl Models {
         let (info, mut engine) = (engine.info().clone(), engine);
         let kv_policies = engine.kv_policies();
         let draft_history = self.open_texts(slot, &mut engine)?;
-        let learning = self.options.learning.clone().filter(|_| !info.is_encoder);
+        let learning = self.options.get().learning.clone().filter(|_| !info.is_encoder);
         let mut told = 0;
         let mut watch = |progress| self.watch(&slot.name, &progress, &mut told);
         let open = |options| Learning::open(&mut engine, options, &mut watch);
@@ -67,8 +67,9 @@ impl Models {
         // Who has what was learned is told now, and not with the first answer.
         learning.iter().try_for_each(|learning| learning.claim("everybody"))?;
         let observer = Box::new(self.metrics.observer(&slot.name));
-        let ServerOptions { scheduler, queue_max, .. } = &self.options;
-        let tuner = self.options.autotune.then(|| self.autotuner(&slot.name, &kv_policies));
+        let options = self.options.get();
+        let ServerOptions { scheduler, queue_max, .. } = &*options;
+        let tuner = options.autotune.then(|| self.autotuner(&slot.name, &kv_policies));
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer, tuner };
         let quotas = self.keys.quotas();
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
@@ -96,7 +97,7 @@ impl Models {
     pub(super) fn put_remote(&self, slot: &Slot, source: RemoteSource) {
         let recorder = self.witness.as_ref().map(|witness| witness.remote_recorder(source.backend.as_ref()));
         let observer = self.metrics.observer(&slot.name);
-        let remote = RemoteModel::new(&slot.name, source, self.options.queue_max, observer);
+        let remote = RemoteModel::new(&slot.name, source, self.options.get().queue_max, observer);
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
         let (grammars, slots) = (Grammars::default(), LastRequests::default());
@@ -125,7 +126,7 @@ impl Models {
             tracing::info!(context = policy.context, value = %policy.value, reason = policy.reason, "learned");
             witness.iter().for_each(|witness| witness.learned(policy.clone()));
         };
-        let autotuner = Autotuner::new(model, &self.options.scheduler, Box::new(learned));
+        let autotuner = Autotuner::new(model, &self.options.get().scheduler, Box::new(learned));
         let mut autotuner = autotuner.with_kv(model, kv_policies);
         self.witness.iter().for_each(|witness| autotuner.begin_with(witness.policies.as_ref()));
         Box::new(autotuner)
@@ -140,7 +141,7 @@ impl Models {
                 self.slots.iter().filter(|other| other.lock().is_leaving).for_each(|other| other.set_leaving(false));
                 return slot.set(State::Unloaded);
             }
-            if since.elapsed() >= self.options.room_patience {
+            if since.elapsed() >= self.options.get().room_patience {
                 self.have_one_leave();
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -178,7 +179,7 @@ impl Models {
                     oldest = Some((since, slot));
                 }
             }
-            if n_loaded < self.options.models_max.max(1) {
+            if n_loaded < self.options.get().models_max.max(1) {
                 return true;
             }
             let Some((_, slot)) = oldest else { return false };
@@ -200,7 +201,8 @@ impl Models {
     }
 
     pub(super) fn no_room(&self) -> ApiError {
-        let (n, s) = (self.options.models_max.max(1), self.options.room_wait.as_secs_f64());
+        let options = self.options.get();
+        let (n, s) = (options.models_max.max(1), options.room_wait.as_secs_f64());
         let line = format!(
             "no room for the model: {n} at once is the most, and others were in use for {s} s; try again, or start the server \
              with a larger --models-max"
@@ -247,7 +249,7 @@ impl Models {
                 if is_used {
                     inner.used_at = Instant::now();
                 }
-                let limit = self.options.idle_timeout.unwrap_or(Duration::MAX);
+                let limit = self.options.get().idle_timeout.unwrap_or(Duration::MAX);
                 let is_due = slot.unused_since(&inner).is_some_and(|since| since.elapsed() >= limit);
                 let is_broken =
                     matches!(&inner.state, State::Loaded(model, _) if model.engine().is_some_and(has_broken));

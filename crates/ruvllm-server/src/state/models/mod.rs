@@ -9,7 +9,7 @@ mod remote;
 mod slot;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -21,10 +21,11 @@ use tokio::sync::Notify;
 use crate::state::adapters::Adapters;
 use crate::state::keys::{Keys, Quota};
 use crate::state::metrics::Metrics;
-use crate::state::options::{ServerError, ServerOptions};
+use crate::state::options::{LiveOptions, ServerError};
+use crate::state::reload::ModelUpdate;
 use crate::state::server::stopping;
 use crate::state::witness::Witness;
-use slot::{Inner, Slot, State, Waiting};
+use slot::{Inner, Labels, Slot, State, Waiting};
 
 pub(crate) use remote::{RemoteEnd, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
 pub(crate) use slot::{Answers, Model, ModelStatus};
@@ -35,7 +36,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// All models of a server.
 pub(crate) struct Models {
     slots: Vec<Arc<Slot>>,
-    options: ServerOptions,
+    options: Arc<LiveOptions>,
     metrics: Arc<Metrics>,
     keys: Arc<Keys>,
     witness: Option<Arc<Witness>>,
@@ -57,14 +58,14 @@ impl Models {
     /// No model, two of one name, or what `Service::start` says.
     pub(crate) fn new(
         sources: Vec<ModelSource>,
-        options: &ServerOptions,
+        options: &Arc<LiveOptions>,
         metrics: &Arc<Metrics>,
         keys: &Arc<Keys>,
         witness: Option<Arc<Witness>>,
     ) -> Result<Models, ServerError> {
         let mut models = Models {
             slots: Vec::new(),
-            options: options.clone(),
+            options: Arc::clone(options),
             metrics: Arc::clone(metrics),
             keys: Arc::clone(keys),
             witness,
@@ -82,14 +83,14 @@ impl Models {
             let name: Arc<str> = name.into();
             let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
             let (inner, changed, n_waiting) = (Mutex::new(Inner::new()), Notify::new(), AtomicUsize::new(0));
-            let (file, labels) = (file.map(Into::into), Arc::new(labels));
+            let (file, labels) = (file.map(Into::into), RwLock::new(Arc::new(labels)));
             let is_remote = remote.is_some();
             let slot = Slot { name, file, labels, load, is_remote, adapters, draft_texts, inner, changed, n_waiting };
             let slot = Arc::new(slot);
             remote.into_iter().for_each(|source| models.put_remote(&slot, source));
             match engine {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
-                Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
+                Some(engine) if models.options.get().learning.is_some() && !engine.info().is_encoder => {
                     slot.set(State::Loading);
                     models
                         .preparing
@@ -146,7 +147,7 @@ impl Models {
 
     /// Returns whether the one model there is answers by any name.
     pub(crate) fn is_any_name(&self) -> bool {
-        self.options.any_model_name && self.slots.len() == 1
+        self.options.get().any_model_name && self.slots.len() == 1
     }
 
     /// Returns whether a model is called so.
@@ -161,7 +162,7 @@ impl Models {
     /// 404 for a name that is not served, 503 if it cannot be loaded now, 500 if it cannot be loaded, 400 if it is not to be.
     pub(crate) async fn get(self: &Arc<Models>, name: Option<&str>, loads: bool) -> Result<Arc<Model>, ApiError> {
         let slot = self.slot(name)?;
-        let (_waiting, give_up) = (Waiting::at(slot), Instant::now() + self.options.room_wait);
+        let (_waiting, give_up) = (Waiting::at(slot), Instant::now() + self.options.get().room_wait);
         loop {
             let changed = slot.changed.notified();
             tokio::pin!(changed);
@@ -280,6 +281,32 @@ impl Models {
             self.metrics.tell_adapters(&slot.name, &stats, &inner.told_adapters);
             inner.told_adapters = stats;
         }
+    }
+
+    /// Gives models other names, words and adapters, in the order that they are served in. Returns a line for each adapter that
+    /// cannot be used. Not for threads that others wait for.
+    ///
+    /// # Errors
+    /// A name that two models would have; nothing has changed then.
+    pub(crate) fn update(&self, updates: &[ModelUpdate]) -> Result<Vec<String>, String> {
+        let mut names: Vec<&str> = self.slots.iter().map(|slot| &*slot.name).collect();
+        for alias in updates.iter().flat_map(|update| &update.aliases) {
+            if names.contains(&alias.as_str()) {
+                return Err(format!("two models are called '{alias}'; give them different names"));
+            }
+            names.push(alias);
+        }
+        let mut lines = Vec::new();
+        for (slot, ModelUpdate { aliases, tags, adapters }) in self.slots.iter().zip(updates) {
+            slot.set_labels(Labels { aliases: aliases.clone(), tags: tags.clone() });
+            lines.extend(slot.adapters.set_named(adapters));
+        }
+        Ok(lines)
+    }
+
+    /// Sets how many requests may wait in each engine.
+    pub(crate) fn set_queue_max(&self, n: usize) {
+        self.loaded().iter().filter_map(|model| model.engine()).for_each(|service| service.set_queue_max(n));
     }
 
     /// Limits what a tenant's requests hold, in all models.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use ruvllm_api::error::ApiError;
@@ -300,7 +300,7 @@ impl ModelStatus {
 pub(super) struct Slot {
     pub(super) name: Arc<str>,
     pub(super) file: Option<Arc<str>>,
-    pub(super) labels: Arc<Labels>,
+    pub(super) labels: RwLock<Arc<Labels>>,
     pub(super) load: Option<Arc<Loader>>,
     pub(super) is_remote: bool,
     pub(super) adapters: Arc<Adapters>,
@@ -391,13 +391,23 @@ impl Slot {
             is_remote: self.is_remote,
             adapters,
             file: self.file.clone(),
-            labels: Arc::clone(&self.labels),
+            labels: self.labels(),
         }
+    }
+
+    /// Returns its other names, and words about it.
+    pub(super) fn labels(&self) -> Arc<Labels> {
+        Arc::clone(&self.labels.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives it other names and words.
+    pub(super) fn set_labels(&self, labels: Labels) {
+        *self.labels.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(labels);
     }
 
     /// Returns whether requests may call it so.
     pub(super) fn is_called(&self, name: &str) -> bool {
-        *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
+        *self.name == *name || self.labels().aliases.iter().any(|alias| alias == name)
     }
 
     /// Has it take no new requests, or take them again.

@@ -53,7 +53,7 @@ pub(super) struct Items {
 impl Own {
     pub(super) fn new(server: &Arc<Server>, tenant: &Tenant) -> Own {
         // An answer was made from as much as a body may be, and a body; names of items make both longer.
-        let (n_read, n_max) = (0, 3 * server.options.body_bytes_max);
+        let (n_read, n_max) = (0, 3 * server.options().body_bytes_max);
         let (server, tenant) = (Arc::clone(server), tenant.clone());
         Own { server, tenant, now_ms: now_ms(), n_read, n_max, parts: Vec::new() }
     }

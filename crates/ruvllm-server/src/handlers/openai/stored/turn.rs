@@ -36,7 +36,7 @@ impl Keeping {
         }
         let (given, id, mut own) = (call.body.take("input"), call.id.clone(), Own::new(&call.server, &call.tenant));
         let mut keeping = Keeping { is_kept, link, input: Vec::new() };
-        own.n_max = call.server.options.body_bytes_max;
+        own.n_max = call.server.options().body_bytes_max;
         let (keeping, items, parts) = offload(move || {
             let input = named(own.referred(given)?, &id);
             if is_kept {
