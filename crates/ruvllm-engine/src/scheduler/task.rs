@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ruvllm_kvcache::BLOCK_TOKENS;
 
-use super::policy::{Admission, Holder, Queued, Running, Waiting};
+use super::policy::{Admission, Holder, IDLE_PRIORITY, Queued, Running, Waiting};
 use crate::EngineError;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::request_state::RequestState;
@@ -83,6 +83,11 @@ impl Task {
 
     pub(super) fn tenant(&self) -> u64 {
         self.answer.tenant()
+    }
+
+    /// Returns whether it is computed only while there are no other requests.
+    pub(super) fn is_idle(&self) -> bool {
+        self.answer.request().priority == IDLE_PRIORITY
     }
 
     pub(super) fn priority(&self) -> i32 {
