@@ -77,7 +77,7 @@ pub use ruvllm_text::{
     tools,
 };
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs, seed_of_clock};
-pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
+pub use scheduler::{Event, IDLE_PRIORITY, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
 pub use service::{
     EmbedSink, Observer, SavedPrompt, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceSteps, ServiceThread,
     Sink, Step, Ticket, Work,

@@ -28,6 +28,7 @@ mod state;
 pub use ruvllm_witness::WitnessOptions;
 pub use serve::{AnswerBody, Embedded, EmbeddedCall, check, run, run_reloading};
 pub use state::adapters::AdapterOptions;
+pub use state::batches::BatchOptions;
 pub use state::keys::KeyOptions;
 pub use state::models::{DraftTextsOptions, Loader, ModelSource};
 pub use state::options::{ServerError, ServerOptions, TlsOptions};

@@ -30,6 +30,7 @@ use crate::speculate::draft;
 use crate::tuner::Tuner;
 use held::Held;
 pub use options::SchedulerOptions;
+pub use policy::IDLE_PRIORITY;
 use policy::{
     Admission, Capacity, Claim, Holder, Limits, Plan, Queued, Running, Shares, VirtualTokenCounters, Waiting,
 };
@@ -268,6 +269,7 @@ impl<'a> Scheduler<'a> {
 
     /// Takes requests in and says how many tokens of whom are to be computed.
     fn plan(&mut self) {
+        self.preempt_idle();
         let (mut plan, claim) = self.look();
         if let Some(id) = claim {
             let at = self.running.iter().position(|task| task.id == id).expect("it is one of those that run");
@@ -286,38 +288,55 @@ impl<'a> Scheduler<'a> {
         self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
     }
 
+    /// Returns whether a request is there that is not of [`IDLE_PRIORITY`].
+    fn has_urgent(&self) -> bool {
+        self.running.iter().chain(&self.waiting).any(|task| !task.is_idle())
+    }
+
+    /// Has the requests that run while there are no others give way to one that came.
+    fn preempt_idle(&mut self) {
+        if !self.has_urgent() {
+            return;
+        }
+        while let Some(at) = self.running.iter().position(Task::is_idle) {
+            self.preempt(at, Cause::Share);
+        }
+    }
+
     /// Returns what the step is to do, and who has to give its place up for somebody who finds none.
     fn look(&self) -> (Plan, Option<u64>) {
         let runner = &*self.runner;
-        let (now, all) = (Instant::now(), || self.running.iter().chain(&self.waiting));
+        let has_urgent = self.has_urgent();
+        let waiting: Vec<&Task> = self.waiting.iter().filter(|task| !(has_urgent && task.is_idle())).collect();
+        let (now, all) = (Instant::now(), || self.running.iter().chain(waiting.iter().copied()));
         let highest = all().map(Task::priority).max().unwrap_or(0);
         let priority_of = |task: &Task| policy::effective_priority(task.priority(), task.waited(now), highest);
         let served = |task: &Task| self.counters.served(task.tenant());
         let of_running = |task: &Task| task.as_running(runner, priority_of(task), served(task));
         let running: Vec<Running> = self.running.iter().map(of_running).collect();
-        let capacity = match self.waiting.is_empty() {
+        let capacity = match waiting.is_empty() {
             true => Capacity { free_bytes: 0, free_seqs: 0 },
             false => Capacity { free_bytes: runner.free_kv_bytes(), free_seqs: runner.n_free() },
         };
         let tenants = |tasks: &mut dyn Iterator<Item = &Task>| tasks.map(Task::tenant).collect::<Vec<_>>().into_iter();
-        let (of_those, of_these) = (tenants(&mut self.running.iter()), tenants(&mut self.waiting.iter()));
+        let (of_those, of_these) = (tenants(&mut self.running.iter()), tenants(&mut waiting.iter().copied()));
         let shares = Shares::new(self.running.len() + capacity.free_seqs, of_those, of_these);
         // Those who cannot be taken in need not be looked at, unless somebody may make room for them.
         let may_give = shares.n_tenants() > 1 || self.running.iter().any(Task::is_unread);
         let queue: Vec<Queued> = match capacity.free_seqs {
             0 if !may_give => Vec::new(),
-            _ => self.waiting.iter().map(|task| task.as_queued(priority_of(task))).collect(),
+            _ => waiting.iter().map(|task| task.as_queued(priority_of(task))).collect(),
         };
         let order = policy::order(&queue, &self.counters, &shares);
-        let order: Vec<&Task> = order.into_iter().map(|i| &self.waiting[i]).collect();
+        let order: Vec<&Task> = order.into_iter().map(|i| waiting[i]).collect();
         let before = |i: usize| self.running.iter().chain(order[..i].iter().copied());
-        let waiting = order.iter().take(WINDOW).enumerate().map(|(i, task)| Waiting {
+        let candidates = order.iter().take(WINDOW).enumerate().map(|(i, task)| Waiting {
             effective_priority: priority_of(task),
             n_served: served(task),
             ..task.as_waiting(runner, before(i), self.n_ended, running.is_empty())
         });
-        let plan = policy::plan(self.limits(&shares), capacity, &running, waiting.clone());
-        let mut left = waiting.filter(|task| may_give && !plan.admit.contains(&task.id));
+        let plan = policy::plan(self.limits(&shares), capacity, &running, candidates.clone());
+        let mut left = candidates.filter(|task| may_give && !plan.admit.contains(&task.id));
         let first = left.find(|task| task.admission == Admission::Ready).map(|first| first.id);
         let claim = first.and_then(|id| order.iter().find(|task| task.id == id)).and_then(|task| {
             let holders: Vec<Holder> = self.running.iter().map(Task::as_holder).collect();

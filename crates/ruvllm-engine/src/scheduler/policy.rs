@@ -12,11 +12,16 @@
 //! - A request is taken in, in that order, once all it may come to need (its whole context) fits beside what those that
 //!   run may come to need. One that runs alone always is.
 //! - A request whose beginning somebody else is computing waits for it and lets others pass.
+//! - Requests of [`IDLE_PRIORITY`] are there while nobody else is: the first other one has those that run preempted, and they wait
+//!   until it is over.
 //! - Where memory runs out, the request of the lowest priority is preempted, the youngest of those ([`victim`]).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Priority of requests that are computed while there are no others.
+pub const IDLE_PRIORITY: i8 = i8::MIN;
 
 /// Waiting this long raises a request's effective priority by one.
 const AGE_STEP: Duration = Duration::from_secs(5);

@@ -3,7 +3,7 @@
 use ruvllm_kvcache::BLOCK_TOKENS;
 use web_time::{Duration, Instant};
 
-use super::policy::{Admission, Holder, Queued, Running, Waiting};
+use super::policy::{Admission, Holder, IDLE_PRIORITY, Queued, Running, Waiting};
 use crate::EngineError;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::request_state::RequestState;
@@ -82,6 +82,11 @@ impl Task {
 
     pub(super) fn tenant(&self) -> u64 {
         self.answer.tenant()
+    }
+
+    /// Returns whether it is computed only while there are no other requests.
+    pub(super) fn is_idle(&self) -> bool {
+        self.answer.request().priority == IDLE_PRIORITY
     }
 
     pub(super) fn priority(&self) -> i32 {

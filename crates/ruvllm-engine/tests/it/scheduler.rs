@@ -6,8 +6,9 @@ use std::path::Path;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_engine::{
-    CancelToken, Engine, EngineError, ErrorKind, Event, FinishReason, GenerateRequest, GenerationSummary, LoadOptions,
-    Mirostat, RequestId, SamplingParams, Scheduler, SchedulerOptions, SchedulerStats, Speculation, Timings,
+    CancelToken, Engine, EngineError, ErrorKind, Event, FinishReason, GenerateRequest, GenerationSummary,
+    IDLE_PRIORITY, LoadOptions, Mirostat, RequestId, SamplingParams, Scheduler, SchedulerOptions, SchedulerStats,
+    Speculation, Timings,
 };
 use ruvllm_testkit::{Golden, real_model};
 
@@ -316,4 +317,36 @@ fn a_quota_makes_its_tenant_wait_and_nobody_else() {
     let answers = scheduler.run();
     let error = answers[0].1.as_ref().expect_err("over the quota");
     assert!(error.to_string().starts_with("the tenant's quota is full"), "{error}");
+}
+
+#[test]
+fn idle_requests_are_computed_while_there_are_no_others() {
+    let path = Golden::load("llama-a").model("f32");
+    let (mut engine, mut reference) = (open(&path, 256, 4, None), open(&path, 256, 4, None));
+    let idle = |i: u32| GenerateRequest { priority: IDLE_PRIORITY, tenant: 1, ..greedy(words(i, 20), 40) };
+    let urgent = GenerateRequest { tenant: 2, ..greedy(words(9, 10), 12) };
+    let mut scheduler = engine.scheduler(&SchedulerOptions::default()).expect("valid options");
+    let all: Vec<GenerateRequest> = (0..6).map(idle).collect();
+    let ids: Vec<RequestId> = all.iter().map(|request| scheduler.submit(request.clone()).expect("valid")).collect();
+    for _ in 0..8 {
+        drop(scheduler.step());
+    }
+    assert_eq!((scheduler.n_running(), scheduler.n_waiting()), (4, 2));
+    let other = scheduler.submit(urgent.clone()).expect("valid");
+    let mut done = BTreeMap::new();
+    while !done.contains_key(&other) {
+        let events = scheduler.step();
+        assert_eq!(scheduler.n_batch(), 1, "it is alone");
+        for event in events {
+            match event {
+                Event::Token(id, _) => assert_eq!(id, other),
+                Event::Done(id, result) => drop(done.insert(id, result.expect("it runs"))),
+            }
+        }
+    }
+    assert!(scheduler.stats().n_preemptions >= 4);
+    done.extend(scheduler.run().into_iter().map(|(id, result)| (id, result.expect("it runs"))));
+    for (id, request) in ids.iter().zip(&all).chain([(&other, &urgent)]) {
+        assert_eq!(done[id].tokens, alone(&mut reference, request).tokens);
+    }
 }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::http::{Method, Response, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, Response, StatusCode, Uri};
 use ruvllm_api::adapters::ADAPTER;
 use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::fields::{Field, Unsupported, ValidBody, unescaped};
@@ -80,6 +80,8 @@ pub(crate) enum Lists {
 pub(crate) enum Handler {
     /// Of the server as a whole.
     Server(fn(ServerCall) -> HandlerFuture),
+    /// Of the server, with a form for its body that the handler reads.
+    Form(fn(RawCall) -> HandlerFuture),
     /// Of the model that the field `model` names.
     Model(fn(Call) -> HandlerFuture),
 }
@@ -111,6 +113,14 @@ impl Endpoint {
     pub(crate) fn all_fields(&self) -> Vec<Field> {
         self.fields.iter().flat_map(|group| group.iter().copied()).collect()
     }
+}
+
+/// A request whose body the handler reads.
+pub(crate) struct RawCall {
+    pub server: Arc<Server>,
+    pub tenant: Tenant,
+    pub headers: HeaderMap,
+    pub body: Body,
 }
 
 /// A request on its way through a handler that needs no model.

@@ -189,7 +189,8 @@ fn operation(endpoint: &Endpoint) -> Value {
     let mut operation = json!({ "summary": endpoint.summary, "responses": responses });
     if has_body {
         let schema = schema::of_object(&endpoint.all_fields());
-        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+        let kind = if matches!(endpoint.run, Handler::Form(_)) { "multipart/form-data" } else { "application/json" };
+        operation["requestBody"] = json!({ "required": true, "content": { kind: { "schema": schema } } });
     }
     if !endpoint.unsupported.is_empty() {
         operation["x-refused"] = refused(endpoint);

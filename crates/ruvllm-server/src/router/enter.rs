@@ -14,7 +14,7 @@ use tracing::Instrument as _;
 
 use super::{ANTHROPIC_REQUEST_ID, PROBES, RENAMED, REQUEST_ID, UNHEEDED};
 use crate::call::response::{held, respond};
-use crate::call::{Call, Endpoint, Handler, HandlerFuture, NewCall, ServerCall, body, routing, span};
+use crate::call::{Call, Endpoint, Handler, HandlerFuture, NewCall, RawCall, ServerCall, body, routing, span};
 use crate::handlers::ollama;
 use crate::state::gate::{self, offload};
 use crate::state::keys::Tenant;
@@ -111,6 +111,10 @@ async fn handle(
     let take = || server.at_work.take(caller.id, 1).ok_or_else(too_much_at_once);
     // What needs no key is answered at once, and beside all connections that are at work.
     let slot = endpoint.needs_key.then(take).transpose()?;
+    if let Handler::Form(run) = endpoint.run {
+        let call = RawCall { server: Arc::clone(server), tenant: caller, headers: parts.headers, body };
+        return Ok(held(run(call).await?, slot));
+    }
     let Checked { given, part, is_long } = check(server, endpoint, &caller, &parts, body).await?;
     let (user, metadata) = (given.text("user"), given.get("metadata").map(Value::to_string));
     if user.is_some() || metadata.is_some() {
@@ -125,6 +129,7 @@ async fn handle(
                 run(ServerCall { server: Arc::clone(server), tenant: caller, body: given, uri: parts.uri, deadline })
                     .await
             }
+            Handler::Form(_) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this body was read before")),
             Handler::Model(run) => {
                 let shape = endpoint.shape.at(parts.uri.path());
                 let new = NewCall { tenant: caller, body: given, deadline, id, span };
@@ -144,7 +149,7 @@ async fn handle(
 }
 
 /// Answers a request that a model is named in.
-async fn of_model(
+pub(super) async fn of_model(
     server: &Arc<Server>,
     endpoint: &'static Endpoint,
     mut new: NewCall<'_>,

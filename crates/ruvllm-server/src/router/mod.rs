@@ -1,5 +1,6 @@
 //! The router: every endpoint in one table, and the way of a request through key, body, check, handler and answer.
 
+pub(crate) mod batches;
 pub(crate) mod capabilities;
 mod enter;
 use std::sync::Arc;
@@ -38,7 +39,11 @@ const RENAMED: HeaderName = HeaderName::from_static("x-ruvllm-renamed");
 
 /// Returns every endpoint, in the order of the documents.
 pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
-    let of_others = openai::ENDPOINTS.iter().chain(openai::stored::ENDPOINTS).chain(anthropic::ENDPOINTS);
+    let of_others = openai::ENDPOINTS
+        .iter()
+        .chain(openai::stored::ENDPOINTS)
+        .chain(openai::batches::ENDPOINTS)
+        .chain(anthropic::ENDPOINTS);
     let of_others = of_others.chain(ollama::ENDPOINTS);
     let own = native::ENDPOINTS.iter().chain(capabilities::ENDPOINTS).chain(llamacpp::ENDPOINTS);
     let own = own.chain(adapters::ENDPOINTS).chain(witness::ENDPOINTS).chain(replay::ENDPOINTS).chain(route::ENDPOINTS);

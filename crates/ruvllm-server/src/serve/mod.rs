@@ -149,6 +149,7 @@ async fn serve(
     let (places, connections) = (Arc::new(Semaphore::new(places_max)), Arc::new(Connections::default()));
     let spare = Arc::new(Semaphore::new(SPARE_MAX));
     let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), kept, Hangup::listen()));
+    let batches = tokio::spawn(crate::router::batches::run(Arc::clone(&server)));
     let of_preparing = Arc::clone(&server);
     let mut preparing = tokio::task::spawn_blocking(move || of_preparing.models.prepare());
     let (mut is_prepared, mut result) = (false, Ok(()));
@@ -215,6 +216,8 @@ async fn serve(
         });
     }
     drop(listener);
+    // What is not answered yet is after the next start.
+    batches.abort();
     let limit = server.options().drain_timeout;
     server.drain(limit);
     tracing::info!(requests = server.n_inside(), seconds = limit.as_secs(), "stopping");

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::{HeaderMap, StatusCode, header};
 use ruvllm_api::error::ApiError;
+use ruvllm_engine::IDLE_PRIORITY;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
@@ -111,6 +112,11 @@ impl Tenant {
         }
     }
 
+    /// Returns the same tenant for its batches: they are answered while nobody else asks, and do not count to its requests at once.
+    pub(crate) fn for_batches(&self) -> Tenant {
+        Tenant { priority: IDLE_PRIORITY, concurrent_max: None, n_inside: Arc::default(), ..self.clone() }
+    }
+
     /// Counts a request in.
     ///
     /// # Errors
@@ -169,6 +175,15 @@ impl Keys {
     /// Returns whether a key is called so.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.lock().keys.iter().any(|(_, tenant)| *tenant.name == *name)
+    }
+
+    /// Returns the tenant of this name, if it has a key; everybody's is empty.
+    pub(crate) fn named(&self, name: &str) -> Option<Tenant> {
+        let state = self.lock();
+        if state.options.is_open() {
+            return name.is_empty().then(Tenant::everybody);
+        }
+        state.keys.iter().find(|(_, tenant)| *tenant.name == *name).map(|(_, tenant)| tenant.clone())
     }
 
     /// Returns whose request this is.

@@ -1,6 +1,7 @@
 //! The running state of a server: models, keys, memory that tenants share, what was learned, and the record.
 
 pub(crate) mod adapters;
+pub(crate) mod batches;
 pub(crate) mod descriptors;
 pub(crate) mod gate;
 pub(crate) mod grammars;

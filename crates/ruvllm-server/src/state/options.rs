@@ -9,6 +9,7 @@ use ruvllm_engine::{SamplingParams, SchedulerOptions, Speculation};
 use ruvllm_learning::LearningOptions;
 use ruvllm_witness::WitnessOptions;
 
+use crate::state::batches::BatchOptions;
 use crate::state::keys::KeyOptions;
 
 /// Options of a server.
@@ -56,6 +57,8 @@ pub struct ServerOptions {
     pub router: Option<PathBuf>,
     /// Where each answer is put on record; `None` for nowhere.
     pub witness: Option<WitnessOptions>,
+    /// Where files and batches are kept; `None` keeps none.
+    pub batches: Option<BatchOptions>,
     /// Encrypts connections.
     pub tls: Option<TlsOptions>,
     /// Web pages of these origins may ask, `*` for all; none by default.
@@ -101,6 +104,7 @@ impl Default for ServerOptions {
             metrics_key: None,
             router: None,
             witness: None,
+            batches: None,
             tls: None,
             cors_origins: Vec::new(),
             body_bytes_max: 8 << 20,

@@ -13,6 +13,7 @@ use ruvllm_sona::policy::PolicyKind;
 use ruvllm_sona::witness::Event;
 use ruvllm_witness::NOBODY;
 
+use super::batches::Batches;
 use super::gate::Gates;
 use super::grammars::GRAMMAR_BYTES_MAX;
 use super::keys::{Keys, Tenant};
@@ -45,6 +46,8 @@ pub struct Server {
     pub(crate) witness: Option<Arc<Witness>>,
     /// The answers and conversations that clients may ask for again.
     pub(crate) stored: Arc<StoredDocuments>,
+    /// Files and batches, if they are kept.
+    pub(crate) batches: Option<Arc<Batches>>,
     /// Requests that are at work.
     pub(crate) at_work: Arc<Shared>,
     /// Memory for the bodies of requests.
@@ -75,6 +78,7 @@ impl Server {
         let options = live.get();
         let models = Arc::new(Models::new(models, &live, &metrics, &keys, witness.clone())?);
         let router = options.router.as_deref().map(|folder| open_router(folder, &models)).transpose()?.map(Arc::new);
+        let batches = options.batches.clone().map(Batches::open).transpose()?.map(Arc::new);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40);
         let (n_calls, created_s, is_stopping) = (AtomicU64::new(0), now.as_secs(), AtomicBool::new(false));
@@ -96,6 +100,7 @@ impl Server {
             router,
             witness,
             stored,
+            batches,
             at_work,
             bodies,
             grammar_bytes,

@@ -4,6 +4,7 @@
 
 mod adapters;
 mod answers;
+mod batches;
 mod client;
 mod clients;
 mod dialects;

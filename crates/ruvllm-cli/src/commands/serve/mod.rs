@@ -204,6 +204,13 @@ pub struct ServeArgs {
     /// Refuse requests with 503 while the log cannot be written, rather than answer them without a record.
     #[arg(long, requires = "witness", help_heading = "Witness log")]
     witness_required: bool,
+    /// Folder that keeps files and batches (/v1/files, /v1/batches): requests that are answered while nobody else asks [default: there
+    /// are none]
+    #[arg(long, value_name = "DIR", help_heading = "Server")]
+    batch_dir: Option<PathBuf>,
+    /// Most MiB of each key's files and answers there
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = count::<1, { 1 << 24 }>, help_heading = "Server")]
+    batch_mib: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]

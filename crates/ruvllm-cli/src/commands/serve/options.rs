@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ruvllm_learning::{BackgroundOptions, LearningOptions, MaintenanceOptions};
-use ruvllm_server::{KeyOptions, ServerOptions, TlsOptions};
+use ruvllm_server::{BatchOptions, KeyOptions, ServerOptions, TlsOptions};
 use ruvllm_witness::WitnessOptions;
 
 use super::{Kept, ServeArgs};
@@ -52,6 +52,10 @@ impl ServeArgs {
             metrics_key: self.metrics_key.clone(),
             router: self.router.clone(),
             witness: self.witness(),
+            batches: self
+                .batch_dir
+                .clone()
+                .map(|folder| BatchOptions { folder, tenant_bytes_max: (self.batch_mib as u64) << 20 }),
             tls: self.tls_cert.clone().zip(self.tls_key.clone()).map(|(cert, key)| TlsOptions { cert, key }),
             cors_origins: self.cors_origin.clone(),
             body_bytes_max: self.max_body,

@@ -1,5 +1,6 @@
 //! The API of OpenAI: chat, completions, embeddings, models; and what Jina and Cohere added, reranking.
 
+pub(crate) mod batches;
 pub(crate) mod chat;
 mod completions;
 pub(crate) mod embeddings;

@@ -74,6 +74,12 @@ const HELP: &[(Type, &str, &str)] = &[
     (Type::Counter, "ruvllm_sessions_unsaved_total", "turns of sessions that could not be saved"),
     (Type::Gauge, "ruvllm_build_info", "1, with the version as its label"),
     (Type::Counter, "ruvllm_responses_unsaved_total", "answers that were to be kept and could not be"),
+    (
+        Type::Counter,
+        "ruvllm_batch_requests_total",
+        "requests of batches that were answered, by the outcome: completed or failed",
+    ),
+    (Type::Gauge, "ruvllm_batch_requests_waiting", "requests of batches that wait or are being answered"),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
@@ -161,6 +167,17 @@ impl Metrics {
     /// Counts a request that was refused or failed.
     pub(crate) fn rejected(&self, reason: &str) {
         self.counter("ruvllm_rejected_total", &[("reason", reason)]).increment(1);
+    }
+
+    /// Counts a request of a batch that was answered.
+    pub(crate) fn batched(&self, is_completed: bool) {
+        let outcome = if is_completed { "completed" } else { "failed" };
+        self.counter("ruvllm_batch_requests_total", &[("outcome", outcome)]).increment(1);
+    }
+
+    /// Tells how many requests of batches are left.
+    pub(crate) fn batches(&self, n: usize) {
+        self.gauge("ruvllm_batch_requests_waiting", &[]).set(n as f64);
     }
 
     /// Tells how many connections are open.

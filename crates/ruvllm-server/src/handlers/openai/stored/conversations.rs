@@ -21,7 +21,7 @@ const VALUE_BYTES_MAX: usize = 512;
 ///
 /// # Errors
 /// 400: they are more or longer than is kept.
-fn labels(given: &ValidBody) -> Result<Value, ApiError> {
+pub(in crate::handlers::openai) fn labels(given: &ValidBody) -> Result<Value, ApiError> {
     let Some(Value::Object(labels)) = given.get("metadata") else { return Ok(json!({})) };
     let is_long = |(name, value): (&String, &Value)| {
         name.len() > LABEL_BYTES_MAX || value.as_str().is_some_and(|value| value.len() > VALUE_BYTES_MAX)

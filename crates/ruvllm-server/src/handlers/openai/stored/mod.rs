@@ -1,10 +1,10 @@
 //! Answers and conversations that are kept for whoever asked for them: in the store of the witness log, or in memory where
 //! the server has none.
 
-mod conversations;
+pub(super) mod conversations;
 mod items;
 mod own;
-mod pages;
+pub(super) mod pages;
 mod responses;
 mod turn;
 use axum::http::{Method, StatusCode};

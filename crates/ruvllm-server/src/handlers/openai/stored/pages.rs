@@ -10,7 +10,7 @@ use crate::handlers::openai::stored::INCLUDE;
 const LIMIT: usize = 20;
 
 /// The query of a list.
-pub(super) const LIST: &[Field] = &[
+pub(crate) const LIST: &[Field] = &[
     optional("limit", Kind::Int(1, 100), "the most items; 20 if it is left out"),
     optional(
         "order",
@@ -22,7 +22,7 @@ pub(super) const LIST: &[Field] = &[
 ];
 
 /// A page while it is filled.
-pub(super) struct Page<T> {
+pub(crate) struct Page<T> {
     n_max: usize,
     pub is_ascending: bool,
     /// The item that is waited for.
@@ -33,7 +33,7 @@ pub(super) struct Page<T> {
 }
 
 impl<T> Page<T> {
-    pub(super) fn of(given: &ValidBody) -> Page<T> {
+    pub(crate) fn of(given: &ValidBody) -> Page<T> {
         Page {
             n_max: given.count("limit").unwrap_or(LIMIT),
             is_ascending: given.text("order") == Some("asc"),
@@ -44,7 +44,7 @@ impl<T> Page<T> {
     }
 
     /// Takes the next item of the list if it belongs to the page, and returns whether more may.
-    pub(super) fn take(&mut self, id: &str, item: impl FnOnce() -> T) -> bool {
+    pub(crate) fn take(&mut self, id: &str, item: impl FnOnce() -> T) -> bool {
         if let Some(after) = &self.after {
             if after == id {
                 self.after = None;
@@ -62,7 +62,7 @@ impl<T> Page<T> {
     ///
     /// # Errors
     /// 400: there is no item behind which it could begin.
-    pub(super) fn end(self) -> Result<(Vec<T>, bool), ApiError> {
+    pub(crate) fn end(self) -> Result<(Vec<T>, bool), ApiError> {
         match self.after {
             None => Ok((self.items, self.has_more)),
             Some(_) => Err(ApiError::bad("after", "there is no item of the id that 'after' names")),
@@ -71,7 +71,7 @@ impl<T> Page<T> {
 }
 
 /// Returns a list as OpenAI has it.
-pub(super) fn listed(data: Vec<Value>, has_more: bool) -> Value {
+pub(crate) fn listed(data: Vec<Value>, has_more: bool) -> Value {
     let id = |item: Option<&Value>| item.map(|item| item["id"].clone()).unwrap_or_default();
     let (first, last) = (id(data.first()), id(data.last()));
     json!({ "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more })
