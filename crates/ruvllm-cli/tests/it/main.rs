@@ -16,6 +16,7 @@ mod help;
 mod hub;
 mod learn;
 mod lora;
+mod mcp;
 mod quantize;
 mod remote;
 mod route;
