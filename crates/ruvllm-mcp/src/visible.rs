@@ -3,7 +3,7 @@
 /// Returns the first `n_chars` characters of a text on one line. Control characters, and those that hide or turn text
 /// around, are written as escapes, so that what is shown is what is there.
 pub fn visible(text: &str, n_chars: usize) -> String {
-    let mut shown = String::with_capacity(text.len().min(4 * n_chars));
+    let mut shown = String::with_capacity(text.len().min(n_chars.saturating_mul(4)));
     for (i, c) in text.chars().enumerate() {
         if i == n_chars {
             let n_more = text.chars().count() - n_chars;
@@ -38,6 +38,6 @@ mod tests {
             "a\\u{1b}[2Jb\\r\\nc\\u{202e}d\\u{200b}\\u{e0041}"
         );
         assert_eq!(visible("abcdef", 4), "abcd… (2 more characters)");
-        assert_eq!(visible("abcd", 4), "abcd");
+        assert_eq!((visible("abcd", 4), visible("abcd", usize::MAX)), ("abcd".to_owned(), "abcd".to_owned()));
     }
 }

@@ -170,7 +170,7 @@ mod tests {
         let told = question(&tool, "{\"path\":\"a\u{202e}b\",\"text\":\"xyz\"}", 20);
         assert_eq!(
             told,
-            "call write\\u{1b}[2K of the MCP server fs:\n  {\"path\":\"a\\u{202e}b\",\"text… (8 more characters)"
+            "call write\\u{1b}[2K of the MCP server fs:\n  {\"path\":\"a\\u{202e}b\",\"text\"… (7 more characters)"
         );
     }
 }
