@@ -35,7 +35,8 @@ pub(crate) struct Args {
 }
 
 /// The clients of every CI run: those that install within seconds.
-const QUICK: [&str; 6] = ["openai", "anthropic", "ollama", "openai-js", "anthropic-js", "ollama-js"];
+const QUICK: [&str; 8] =
+    ["openai", "anthropic", "ollama", "openai-js", "anthropic-js", "ollama-js", "mcp-filesystem", "mcp-time"];
 
 /// Runs the clients of every CI run against a program that was built.
 ///

@@ -136,18 +136,24 @@ pub fn request(given: &ValidBody, model: &str) -> Result<CompletionRequest, ApiE
         extra,
         ..CompletionRequest::default()
     };
-    if let Some(Offer { tools, choice, is_parallel }) = offer {
-        request.tools = tools.iter().map(definition).collect();
-        request.tool_choice = match choice {
-            ToolChoice::Auto => None,
-            ToolChoice::Required => Some(json!("required")),
-            ToolChoice::Named(name) => Some(json!({ "type": "function", "function": { "name": name } })),
-        };
-        if !is_parallel {
-            request.extra.insert("parallel_tool_calls".to_owned(), json!(false));
-        }
+    if let Some(offer) = offer {
+        offered(offer, &mut request);
     }
     Ok(request)
+}
+
+/// Offers functions in a request.
+pub fn offered(offer: Offer, request: &mut CompletionRequest) {
+    let Offer { tools, choice, is_parallel } = offer;
+    request.tools = tools.iter().map(definition).collect();
+    request.tool_choice = match choice {
+        ToolChoice::Auto => None,
+        ToolChoice::Required => Some(json!("required")),
+        ToolChoice::Named(name) => Some(json!({ "type": "function", "function": { "name": name } })),
+    };
+    if !is_parallel {
+        request.extra.insert("parallel_tool_calls".to_owned(), json!(false));
+    }
 }
 
 fn definition(tool: &Tool) -> Value {

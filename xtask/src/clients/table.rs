@@ -39,8 +39,8 @@ const fn node(name: &'static str, packages: &'static [&'static str], script: &'s
     Client { name, from: From::Npm, packages, script, limit_s: 400 }
 }
 
-/// All of them: libraries, agents, and what measures.
-pub(super) const CLIENTS: [Client; 25] = [
+/// All of them: libraries, agents, MCP servers that a chat has, and what measures.
+pub(super) const CLIENTS: [Client; 27] = [
     python("openai", &["openai==3.57.0"], "with_openai.py"),
     python("anthropic", &["anthropic==2.14.0"], "with_anthropic.py"),
     python("ollama", &["ollama==0.6.3"], "with_ollama.py"),
@@ -77,6 +77,12 @@ pub(super) const CLIENTS: [Client; 25] = [
     node("opencode", &["opencode-ai@1.18.33"], "with_opencode.sh"),
     node("qwen-code", &["@qwen-code/qwen-code@0.15.10"], "with_qwen_code.sh"),
     python("aider", &["aider-chat==0.86.2"], "with_aider.sh"),
+    node(
+        "mcp-filesystem",
+        &["@modelcontextprotocol/server-filesystem@2026.8.31", "zod@4.6.7"],
+        "with_mcp_filesystem.mjs",
+    ),
+    python("mcp-time", &["mcp-server-time==2026.10.19"], "with_mcp_time.py"),
     python(
         "lm-eval",
         &["lm-eval[api]==0.4.13", "gguf==0.19.0", "transformers==5.24.0", "pydantic==2.14.4"],

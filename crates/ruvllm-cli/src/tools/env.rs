@@ -180,6 +180,8 @@ pub struct Settings {
     pub ollama_dir: Option<PathBuf>,
     /// Whether colours are unwelcome (`NO_COLOR`).
     pub no_color: bool,
+    /// Variables that programs started here get, such as `PATH`.
+    pub inherited: Vec<(String, String)>,
 }
 
 impl Settings {
@@ -222,6 +224,7 @@ impl Settings {
             registry_file: config_dir(&get).map(|dir| dir.join("ruvllm").join("registry.toml")),
             ollama_dir: ollama_dir(&get),
             no_color: get("NO_COLOR").is_some(),
+            inherited: ruvllm_mcp::INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), get(name)?))).collect(),
         })
     }
 

@@ -7,6 +7,7 @@ use ruvllm_engine::{EngineError, ErrorKind, GrammarError, TextError};
 use ruvllm_gguf::GgufError;
 use ruvllm_hub::{HubError, HubErrorKind};
 pub use ruvllm_hub::{io_reason, one_line};
+use ruvllm_mcp::{McpError, McpErrorKind};
 
 /// The result of a command or a step of one.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -91,6 +92,16 @@ impl From<HubError> for Error {
     fn from(error: HubError) -> Error {
         match error.kind() {
             HubErrorKind::Usage => Error::usage(error),
+            _ => Error::failure(error),
+        }
+    }
+}
+
+impl From<McpError> for Error {
+    fn from(error: McpError) -> Error {
+        match error.kind() {
+            McpErrorKind::Config => Error::usage(error),
+            McpErrorKind::Cancelled => Error::Interrupted,
             _ => Error::failure(error),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ruvllm_backend::Interrupt;
 use ruvllm_engine::CancelToken;
+use ruvllm_mcp::McpCancel;
 
 use crate::tools::error::{Error, Result};
 
@@ -17,6 +18,8 @@ enum Answer {
     Engine(CancelToken),
     /// One of another server.
     Remote(Interrupt),
+    /// A call of a tool on its way to one.
+    Call(McpCancel),
 }
 
 impl Answer {
@@ -24,6 +27,7 @@ impl Answer {
         match self {
             Answer::Engine(token) => token.cancel(),
             Answer::Remote(interrupt) => interrupt.set(),
+            Answer::Call(cancel) => cancel.cancel(),
         }
     }
 }
@@ -99,6 +103,12 @@ pub fn cancels(token: &CancelToken) -> Guard {
 /// Makes Ctrl-C end a request to another server until the guard is dropped.
 pub fn ends(interrupt: &Interrupt) -> Guard {
     *answer() = Some(Answer::Remote(interrupt.clone()));
+    Guard(())
+}
+
+/// Makes Ctrl-C give up a call of a tool until the guard is dropped.
+pub fn gives_up(cancel: &McpCancel) -> Guard {
+    *answer() = Some(Answer::Call(cancel.clone()));
     Guard(())
 }
 

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
+use ruvllm_api::reading::{AnswerEvent, ToolCall, Whole};
+use ruvllm_api::remote::Calls;
 use ruvllm_backend::{CompletionEnd, CompletionEvent, CompletionRequest, Completions};
 use ruvllm_engine::{KvPolicy, SamplingParams};
 use ruvllm_remote::{RemoteBackend, RemoteOptions};
@@ -227,6 +229,9 @@ pub struct RemoteAnswer {
     pub text: String,
     thought: String,
     logprobs: Vec<Value>,
+    calls: Calls,
+    /// Pieces of the calls.
+    pieces: Vec<AnswerEvent>,
     end: CompletionEnd,
     first_s: Option<f64>,
     total_s: f64,
@@ -238,14 +243,23 @@ impl RemoteAnswer {
             CompletionEvent::Text(text) => self.text += &text,
             CompletionEvent::Thought(text) => self.thought += &text,
             CompletionEvent::Logprobs(each) => self.logprobs.extend(each),
-            // No functions are offered.
-            CompletionEvent::Call(_) => {}
+            CompletionEvent::Call(piece) => self.pieces.extend(self.calls.take(piece)),
         }
     }
 
     /// Returns whether it was given up.
     pub fn is_given_up(&self) -> bool {
         self.end.finish_reason.is_none()
+    }
+
+    /// Returns whether it ended by itself, not by the most tokens of an answer.
+    pub fn is_whole(&self) -> bool {
+        self.end.finish_reason.as_deref().is_some_and(|reason| reason != "length")
+    }
+
+    /// Takes the calls of tools out of it.
+    pub fn take_calls(&mut self) -> Vec<ToolCall> {
+        Whole::of_events(std::mem::take(&mut self.pieces)).calls
     }
 
     fn ttft_ms(&self) -> f64 {

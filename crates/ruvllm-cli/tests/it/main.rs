@@ -18,6 +18,7 @@ mod help;
 mod hub;
 mod learn;
 mod lora;
+mod mcp;
 #[cfg(feature = "packs")]
 mod packs;
 mod quantize;

@@ -31,6 +31,8 @@ pub enum Line {
     Set(Option<(String, String)>),
     /// `/stats`
     Stats,
+    /// `/tools`
+    Tools,
     /// `/good`
     Good,
     /// `/bad`
@@ -66,6 +68,7 @@ pub fn parse(text: &str) -> Line {
             None => Line::Wrong(format!("/set {pair} needs a value; write /set {pair} VALUE")),
         },
         ("stats", _) => Line::Stats,
+        ("tools", _) => Line::Tools,
         ("good", _) => Line::Good,
         ("bad", _) => Line::Bad,
         ("correct", Some(text)) => Line::Correct(text),
@@ -151,6 +154,11 @@ impl Reader {
         io::stdin().is_terminal()
     }
 
+    /// Returns whether somebody can be asked in between: a person at a terminal who is answered there.
+    pub fn can_ask(&self) -> bool {
+        matches!(self, Reader::Editor { .. })
+    }
+
     /// Returns what the next text asks for, `None` at the end of input.
     ///
     /// # Errors
@@ -229,7 +237,7 @@ mod tests {
         assert_eq!(parse("/save a b.json"), Line::Save(PathBuf::from("a b.json")));
         assert_eq!(parse("/set temp 0.5"), Line::Set(Some(("temp".to_owned(), "0.5".to_owned()))));
         assert_eq!(parse("/set temp=0.5"), Line::Set(Some(("temp".to_owned(), "0.5".to_owned()))));
-        assert_eq!(parse("/quit"), Line::Exit);
+        assert_eq!((parse("/quit"), parse("/tools")), (Line::Exit, Line::Tools));
         for wrong in ["/save", "/load", "/set temp", "/", "/sing"] {
             assert!(matches!(parse(wrong), Line::Wrong(_)), "{wrong}");
         }

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use ruvllm_api::reading::{AnswerEvent, AnswerReader, Whole};
+use ruvllm_api::tools::Offer;
 use ruvllm_engine::template::ChatInput;
-use ruvllm_engine::{ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Speculation};
+use ruvllm_engine::tools::{CallEvent, ToolUse};
+use ruvllm_engine::{ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Grammar, Speculation};
 use ruvllm_learning::{Correctness, Learning, Question, Task, Tenant};
 use serde_json::Value;
 
 use crate::commands::chat::session::{Answers, Said, Talk};
 use crate::tools::answer::{answer_shown, speed_line, summary_json};
 use crate::tools::error::{Error, Result};
-use crate::tools::output::{Ui, bytes, print_json};
+use crate::tools::output::{Ui, bytes};
 use crate::tools::resume::Resume;
 
 /// A loaded model.
@@ -27,6 +30,17 @@ pub struct LocalModel {
     learning: Option<(Learning, Arc<Tenant>)>,
     /// Number of answers so far.
     n_answers: usize,
+    /// Tools that were offered last, with the grammar of their calls: at most two offers, as an answer may begin with another
+    /// one than it goes on with.
+    offered: Vec<Offered>,
+}
+
+/// Tools as the model is told of them.
+#[derive(Clone)]
+struct Offered {
+    offer: Offer,
+    tool_use: ToolUse,
+    grammar: Grammar,
 }
 
 /// A conversation that is gone on with.
@@ -44,7 +58,8 @@ impl LocalModel {
     /// Makes a model of an engine.
     pub fn new(engine: Engine, ui: Ui, speculation: Speculation, parse_special: bool) -> LocalModel {
         let (last, resume, learning, n_answers) = (None, None, None, 0);
-        LocalModel { engine, ui, speculation, parse_special, last, resume, learning, n_answers }
+        let offered = Vec::new();
+        LocalModel { engine, ui, speculation, parse_special, last, resume, learning, n_answers, offered }
     }
 
     /// Sets who learns of the conversation.
@@ -85,10 +100,24 @@ impl LocalModel {
         format!("answer-{}", self.n_answers)
     }
 
+    /// Returns tools as the model is told of them.
+    fn offered(&mut self, offer: &Offer) -> Result<Offered> {
+        if let Some(offered) = self.offered.iter().find(|offered| offered.offer == *offer) {
+            return Ok(offered.clone());
+        }
+        let Offer { tools, choice, is_parallel } = offer.clone();
+        let tool_use = ToolUse::new(&self.engine.text()?, tools, choice, is_parallel)?;
+        let grammar = self.engine.grammar_compiler()?.compile_calls(&tool_use)?;
+        self.offered.truncate(1);
+        self.offered.insert(0, Offered { offer: offer.clone(), tool_use, grammar });
+        Ok(self.offered[0].clone())
+    }
+
     /// Returns the conversation as tokens, and the texts that end an answer.
-    fn prompt(&self, talk: &Talk<'_>) -> Result<(Vec<u32>, Vec<String>)> {
+    fn prompt(&self, talk: &Talk<'_>, tool_use: Option<&ToolUse>) -> Result<(Vec<u32>, Vec<String>)> {
         if self.engine.chat_template()?.is_some() {
-            let input = ChatInput { messages: talk.all(), add_generation_prompt: true, ..ChatInput::default() };
+            let tools = tool_use.map(ToolUse::definitions);
+            let input = ChatInput { messages: talk.all(), tools, add_generation_prompt: true, ..ChatInput::default() };
             let options = ChatOptions { parse_special: self.parse_special, ..ChatOptions::default() };
             return Ok((self.engine.text()?.encode_chat_as(&input, options)?, Vec::new()));
         }
@@ -110,15 +139,18 @@ impl Answers for LocalModel {
         &self.engine.info().name
     }
 
-    fn answer(&mut self, talk: &Talk<'_>, json: bool, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Said> {
-        let (prompt, stop) = self.prompt(talk)?;
+    fn answer(&mut self, talk: &Talk<'_>, is_silent: bool, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Said> {
+        let offered = talk.offer.map(|offer| self.offered(offer)).transpose()?;
+        let tool_use = offered.as_ref().map(|offered| &offered.tool_use);
+        let (prompt, stop) = self.prompt(talk, tool_use)?;
         let n_ctx = self.engine.info().n_ctx;
         if prompt.len() >= n_ctx {
             return Err(self.full(prompt.len()));
         }
         let n_prompt = prompt.len();
         self.n_answers += 1;
-        let question = talk.messages.last().and_then(|message| message["content"].as_str());
+        let question = talk.messages.iter().rfind(|message| message["role"] == "user");
+        let question = question.and_then(|message| message["content"].as_str());
         let task = question.map(Task::of).unwrap_or_default();
         let logits_processor =
             self.learning.as_ref().map(|(_, tenant)| tenant.logits_processor(task, Some(&self.answer_id())));
@@ -129,12 +161,16 @@ impl Answers for LocalModel {
             sampling: talk.sampling.clone(),
             speculation: self.speculation,
             stop,
+            visible: tool_use.map(ToolUse::visible).unwrap_or_default(),
+            grammar: offered.as_ref().map(|offered| offered.grammar.clone()),
             ..GenerateRequest::default()
         };
-        let summary = answer_shown(&self.ui, &mut self.engine, &request, json, write)?;
-        if json {
-            print_json(&summary_json(&summary, None))?;
-        }
+        let mut reading = Reading { reader: AnswerReader::new(tool_use, None), events: Vec::new() };
+        let mut take = |text: &str| reading.take(text, write);
+        let summary = answer_shown(&self.ui, &mut self.engine, &request, is_silent, &mut take)?;
+        let whole = reading.finish(&summary, write)?;
+        let mut json = summary_json(&summary, None);
+        json["text"] = whole.said.clone().into();
         let note = match summary.finish_reason {
             FinishReason::Cancelled => Some("(stopped)".to_owned()),
             FinishReason::Length if n_prompt + summary.tokens.len() >= n_ctx => {
@@ -142,9 +178,9 @@ impl Answers for LocalModel {
             }
             _ => None,
         };
-        let text = summary.text.clone();
+        let is_whole = summary.finish_reason == FinishReason::Stop;
         self.last = Some(summary);
-        Ok(Said { text, note })
+        Ok(Said { text: whole.said, calls: whole.calls, is_whole, note, json })
     }
 
     fn judge(&mut self, quality: f32) -> Result<()> {
@@ -195,6 +231,37 @@ impl Answers for LocalModel {
         let (asked, saved, held) = (cache.tokens_asked, cache.tokens_saved, bytes(cache.bytes as u64));
         let share = 100.0 * cache.hit_rate();
         format!("{speed}\n{context}\ncache: {saved} of {asked} prompt tokens were known ({share:.0} %), {held} held")
+    }
+}
+
+/// An answer that is read as it comes.
+struct Reading {
+    reader: AnswerReader,
+    events: Vec<AnswerEvent>,
+}
+
+impl Reading {
+    /// Takes more text, and hands on what is no call.
+    fn take(&mut self, text: &str, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+        let events = self.reader.push(text);
+        self.tell(events, write)
+    }
+
+    /// Takes the end, and returns the whole.
+    fn finish(mut self, summary: &GenerationSummary, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Whole> {
+        let events = self.reader.finish("", summary);
+        self.tell(events, write)?;
+        Ok(Whole::of_events(self.events))
+    }
+
+    fn tell(&mut self, events: Vec<AnswerEvent>, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+        for event in events {
+            if let AnswerEvent::Said(CallEvent::Text(text)) = &event {
+                write(text)?;
+            }
+            self.events.push(event);
+        }
+        Ok(())
     }
 }
 

@@ -1,9 +1,14 @@
 //! `ruvllm chat`: talk to a model.
 
+mod consent;
 mod input;
 mod local;
 mod server;
 mod session;
+#[cfg(test)]
+mod tests;
+mod toolbox;
+
 use clap::Args;
 use ruvllm_engine::LoadOptions;
 
@@ -24,6 +29,7 @@ use input::{Line, Reader};
 use local::{Begun, LocalModel};
 use server::RemoteModel;
 use session::{Answers as _, Session, Settings};
+use toolbox::{McpArgs, McpPlan};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,6 +37,7 @@ Examples:
   ruvllm chat --model qwen2.5-coder:0.5b --system \"You answer in one sentence.\"
   ruvllm chat --backend remote --url http://127.0.0.1:8000/v1     another server answers
   ruvllm chat --session trip                     a conversation that is there again next time
+  ruvllm chat --mcp mcp.json --mcp-allow 'fs__read_*'   tools of MCP servers; others are asked about
   printf 'Hello\\nAnd now in French\\n' | ruvllm chat --temp 0     one line a turn
 
 /help shows the commands inside. Ctrl-C stops an answer, Ctrl-D leaves.";
@@ -72,6 +79,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     draft_history: DraftHistoryArgs,
     #[command(flatten)]
+    mcp: McpArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -83,6 +92,7 @@ const HELP: &str = "\
 /load FILE        go on with a saved conversation
 /set KEY VALUE    an option of sampling as the command line names it, or max-tokens; alone: show them
 /stats            speed of the last answer, how full the context is
+/tools            the tools of the MCP servers (with --mcp), and which run without a question
 /good             the last answer was right: learn it (with --learn, as the next two)
 /bad              it was wrong: do not say it to that question again
 /correct TEXT     this is what it should have been
@@ -124,7 +134,7 @@ impl ChatArgs {
         app.store().check(&self.model.model)?;
         self.speculation.check(app)?;
         let template = self.template.read()?;
-        let reader = self.reader(app)?;
+        let (reader, mcp) = self.reader(app)?;
         let path = app.store().locate(&self.model.model, true)?;
         let draft = self.speculation.draft(app)?;
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
@@ -135,8 +145,14 @@ impl ChatArgs {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }
         let info = engine.info();
-        self.greet(app, &format!("{}, {} tokens of context", info.name, info.n_ctx));
+        let n_ctx = info.n_ctx;
+        self.greet(app, &format!("{}, {n_ctx} tokens of context", info.name));
         if engine.chat_template()?.is_none() {
+            if mcp.is_some() {
+                return Err(Error::failure(
+                    "this model has no chat template, so it cannot be told of tools; leave --mcp out, or chat with another one",
+                ));
+            }
             app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
         }
         let learning = self.learning.open(app, &mut engine)?;
@@ -144,7 +160,10 @@ impl ChatArgs {
         let mut model = LocalModel::new(engine, app.ui, self.speculation.speculate, self.parse_special);
         model.set_learning(learning);
         let begun = model.begin(self.instructions(), resume)?;
-        Ok((reader, Session::new(Box::new(model), app.ui, self.settings(), begun)))
+        let toolbox = mcp.map(|plan| plan.start(app, Some(n_ctx))).transpose()?;
+        let mut session = Session::new(Box::new(model), app.ui, self.settings(), begun);
+        session.set_toolbox(toolbox);
+        Ok((reader, session))
     }
 
     /// Begins a conversation with a model of another server.
@@ -162,17 +181,22 @@ impl ChatArgs {
             ("--draft-history", self.draft_history.draft_history.is_some()),
         ])?;
         remote::samplers(&self.sampling.params())?;
-        let reader = self.reader(app)?;
+        let (reader, mcp) = self.reader(app)?;
         let model = RemoteModel::new(remote::connect(app, url, &self.model.model)?, app.ui);
         self.greet(app, &format!("{} at {url}", model.name()));
         let begun = Begun { system: self.instructions(), ..Begun::default() };
-        Ok((reader, Session::new(Box::new(model), app.ui, self.settings(), begun)))
+        let toolbox = mcp.map(|plan| plan.start(app, None)).transpose()?;
+        let mut session = Session::new(Box::new(model), app.ui, self.settings(), begun);
+        session.set_toolbox(toolbox);
+        Ok((reader, session))
     }
 
-    fn reader(&self, app: &App) -> Result<Reader> {
+    /// Opens the input, and reads which MCP servers are to be started.
+    fn reader(&self, app: &App) -> Result<(Reader, Option<McpPlan>)> {
         let reader = Reader::new(&app.settings.home.join("history.txt"), self.output.json)?;
+        let mcp = self.mcp.plan(reader.can_ask())?;
         interrupt::install()?;
-        Ok(reader)
+        Ok((reader, mcp))
     }
 
     /// Tells a person who answers.
@@ -207,6 +231,7 @@ fn turn(session: &mut Session, line: Line) -> Result<bool> {
         Line::Set(None) => session.tell(&session.settings())?,
         Line::Set(Some((key, value))) => session.set(&key, &value)?,
         Line::Stats => session.tell(&session.stats())?,
+        Line::Tools => session.tell(&session.tools())?,
         Line::Good => session.judge(1.0)?,
         Line::Bad => session.judge(0.0)?,
         Line::Correct(text) => session.correct(text)?,

@@ -1,12 +1,13 @@
 //! Another server that answers a conversation.
 
+use ruvllm_api::remote::{conversation, offered};
 use ruvllm_backend::{CompletionRequest, Completions};
 use ruvllm_engine::SamplingParams;
 use ruvllm_remote::RemoteBackend;
 
 use crate::commands::chat::session::{Answers, Said, Talk};
 use crate::tools::error::{Error, Result};
-use crate::tools::output::{Ui, print_json};
+use crate::tools::output::Ui;
 use crate::tools::remote;
 
 /// A model of another server.
@@ -29,9 +30,9 @@ impl Answers for RemoteModel {
         self.backend.info().0
     }
 
-    fn answer(&mut self, talk: &Talk<'_>, json: bool, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Said> {
-        let request = CompletionRequest {
-            messages: talk.all(),
+    fn answer(&mut self, talk: &Talk<'_>, is_silent: bool, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Said> {
+        let mut request = CompletionRequest {
+            messages: conversation(talk.all()),
             max_tokens: talk.max_tokens,
             temperature: Some(talk.sampling.temperature),
             top_p: Some(talk.sampling.top_p),
@@ -39,13 +40,14 @@ impl Answers for RemoteModel {
             extra: remote::samplers(talk.sampling)?,
             ..CompletionRequest::default()
         };
-        let told = remote::tell(self.ui, &self.backend, &request, json, write)?;
-        if json {
-            print_json(&told.json())?;
+        if let Some(offer) = talk.offer {
+            offered(offer.clone(), &mut request);
         }
+        let mut told = remote::tell(self.ui, &self.backend, &request, is_silent, write)?;
         self.last = Some(told.speed());
         let note = told.is_given_up().then(|| "(stopped)".to_owned());
-        Ok(Said { text: told.text, note })
+        let (is_whole, calls, json) = (told.is_whole(), told.take_calls(), told.json());
+        Ok(Said { text: told.text, calls, is_whole, note, json })
     }
 
     fn check(&self, sampling: &SamplingParams) -> Result<()> {

@@ -2,14 +2,20 @@
 
 use std::path::Path;
 
+use ruvllm_api::reading::ToolCall;
+use ruvllm_api::tools::Offer;
 use ruvllm_engine::{Mirostat, SamplingParams};
 use serde_json::{Value, json};
 
 use crate::commands::chat::local::Begun;
+use crate::commands::chat::toolbox::Toolbox;
 use crate::tools::args::sampling::MIROSTATS;
 use crate::tools::error::{Error, Result};
 use crate::tools::output::{Ui, print, print_json, print_line};
 use crate::tools::values::{MaxTokens, Seed};
+
+/// The most calls of one answer that are run.
+const N_CALLS_MAX: usize = 16;
 
 /// A conversation that is to be answered, and how.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +28,8 @@ pub struct Talk<'s> {
     pub sampling: &'s SamplingParams,
     /// The most tokens of an answer.
     pub max_tokens: Option<usize>,
+    /// Tools that the model may call.
+    pub offer: Option<&'s Offer>,
 }
 
 impl Talk<'_> {
@@ -37,8 +45,14 @@ impl Talk<'_> {
 pub struct Said {
     /// Its text.
     pub text: String,
+    /// The calls of tools that it has.
+    pub calls: Vec<ToolCall>,
+    /// Whether it ended by itself: calls of an answer that was cut are not run.
+    pub is_whole: bool,
     /// A line about its end.
     pub note: Option<String>,
+    /// The answer for programs.
+    pub json: Value,
 }
 
 /// A model that answers a conversation: one of this process, or of another server.
@@ -46,11 +60,11 @@ pub trait Answers {
     /// Returns the model's name.
     fn name(&self) -> &str;
 
-    /// Answers a conversation, and hands the text to `write` as it comes; with `json` it prints the answer as an object instead.
+    /// Answers a conversation, and hands the text to `write` as it comes. With `is_silent` nobody sees that text.
     ///
     /// # Errors
     /// The conversation does not fit, the answer failed, or what `write` returns.
-    fn answer(&mut self, talk: &Talk<'_>, json: bool, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Said>;
+    fn answer(&mut self, talk: &Talk<'_>, is_silent: bool, write: &mut dyn FnMut(&str) -> Result<()>) -> Result<Said>;
 
     /// Checks that answers can be chosen so.
     ///
@@ -104,6 +118,7 @@ pub struct Session {
     json: bool,
     system: Option<String>,
     messages: Vec<Value>,
+    toolbox: Option<Toolbox>,
 }
 
 /// Settings of the answers in a conversation.
@@ -122,13 +137,18 @@ impl Session {
     pub fn new(model: Box<dyn Answers>, ui: Ui, settings: Settings, begun: Begun) -> Session {
         let (Settings { mut sampling, max_tokens, json }, Begun { system, messages, seed }) = (settings, begun);
         sampling.seed = sampling.seed.or(seed);
-        Session { model, ui, sampling, max_tokens, json, system, messages }
+        Session { model, ui, sampling, max_tokens, json, system, messages, toolbox: None }
+    }
+
+    /// Sets the tools that the model may call.
+    pub fn set_toolbox(&mut self, toolbox: Option<Toolbox>) {
+        self.toolbox = toolbox;
     }
 
     /// Returns the conversation, and what answers it.
-    fn parts(&mut self) -> (Talk<'_>, &mut dyn Answers) {
+    fn parts<'s>(&'s mut self, offer: Option<&'s Offer>) -> (Talk<'s>, &'s mut dyn Answers) {
         let Session { model, sampling, max_tokens, system, messages, .. } = self;
-        (Talk { system: system.as_deref(), messages, sampling, max_tokens: *max_tokens }, model.as_mut())
+        (Talk { system: system.as_deref(), messages, sampling, max_tokens: *max_tokens, offer }, model.as_mut())
     }
 
     /// Keeps what was learned.
@@ -163,7 +183,7 @@ impl Session {
 
     /// Saves the conversation, if it is a session.
     fn keep(&mut self) -> Result<()> {
-        let (talk, model) = self.parts();
+        let (talk, model) = self.parts(None);
         model.keep(&talk)
     }
 
@@ -196,10 +216,11 @@ impl Session {
     /// # Errors
     /// A failure if the conversation no longer fits the context, or the engine's.
     pub fn say(&mut self, text: String) -> Result<()> {
+        let n_before = self.messages.len();
         self.messages.push(json!({ "role": "user", "content": text }));
         let answered = self.answer();
         if answered.is_err() {
-            self.messages.pop();
+            self.messages.truncate(n_before);
         }
         answered.and_then(|()| self.keep())
     }
@@ -213,25 +234,91 @@ impl Session {
         if !is_answered {
             return Err(Error::usage("there is no answer to write again; ask something first"));
         }
-        let old = self.messages.pop();
+        // Calls and their results belong to the answer.
+        let question = self.messages.iter().rposition(|message| message["role"] == "user");
+        let n_before = question.map_or(self.messages.len() - 1, |question| question + 1);
+        let old = self.messages.split_off(n_before);
         let answered = self.answer();
         if answered.is_err() {
+            self.messages.truncate(n_before);
             self.messages.extend(old);
         }
         answered.and_then(|()| self.keep())
     }
 
+    /// Answers the conversation: calls of tools are run and told to the model until it answers without one.
     fn answer(&mut self) -> Result<()> {
+        self.toolbox.iter_mut().for_each(Toolbox::refresh);
+        let mut called = Vec::new();
+        for round in 0.. {
+            let mut said = self.answer_once(round)?;
+            let content = said.text.trim_end();
+            if said.calls.is_empty() || !said.is_whole {
+                self.messages.push(json!({ "role": "assistant", "content": content }));
+                let over = self.toolbox.as_ref().and_then(|toolbox| toolbox.rounds_over(round));
+                let cut = (!said.calls.is_empty()).then(|| "(cut within a call, which is not run)".to_owned());
+                [over, cut, said.note].into_iter().flatten().for_each(|note| self.ui.note(&note));
+                if self.json {
+                    if self.toolbox.is_some() {
+                        said.json["calls"] = called.into();
+                    }
+                    print_json(&said.json)?;
+                }
+                return Ok(());
+            }
+            self.run(&said.calls, content, &mut called)?;
+        }
+        Ok(())
+    }
+
+    /// Has the model answer once, and prints the text of it as it comes.
+    fn answer_once(&mut self, round: usize) -> Result<Said> {
         let (json, ui) = (self.json, self.ui);
-        let mut write = |text: &str| if json { Ok(()) } else { print(&ui.answer(text)) };
-        let (talk, model) = self.parts();
-        let Said { text, note } = model.answer(&talk, json, &mut write)?;
-        if !json {
+        let mut has_text = false;
+        let mut write = |text: &str| {
+            has_text |= !text.is_empty();
+            if json { Ok(()) } else { print(&ui.answer(text)) }
+        };
+        let offer = self.toolbox.as_ref().and_then(|toolbox| toolbox.offer(round));
+        let (talk, model) = self.parts(offer.as_ref());
+        let mut said = model.answer(&talk, json, &mut write)?;
+        if offer.is_none() {
+            // Another server's model may call what it was not offered.
+            said.calls.clear();
+        }
+        if !json && (has_text || said.calls.is_empty()) {
             print("\n")?;
         }
-        self.messages.push(json!({ "role": "assistant", "content": text.trim_end() }));
-        note.iter().for_each(|note| self.ui.note(note));
+        Ok(said)
+    }
+
+    /// Runs the calls of an answer, and adds them and their results to the conversation.
+    fn run(&mut self, calls: &[ToolCall], content: &str, called: &mut Vec<Value>) -> Result<()> {
+        let Some(toolbox) = &mut self.toolbox else {
+            return Err(Error::failure("the model called a tool, and none was offered"));
+        };
+        let n_messages = self.messages.len();
+        let (mut asked, mut results) = (Vec::new(), Vec::new());
+        if calls.len() > N_CALLS_MAX {
+            self.ui.note(&format!("(of {} calls the first {N_CALLS_MAX} are run)", calls.len()));
+        }
+        for (i, call) in calls.iter().take(N_CALLS_MAX).enumerate() {
+            let id = format!("call_{n_messages}_{i}");
+            let done = toolbox.call(&id, call)?;
+            let function = json!({ "name": call.name, "arguments": done.json["arguments"] });
+            asked.push(json!({ "id": id, "type": "function", "function": function }));
+            results.push(json!({ "role": "tool", "tool_call_id": id, "content": done.text }));
+            called.push(done.json);
+        }
+        self.messages.push(json!({ "role": "assistant", "content": content, "tool_calls": asked }));
+        self.messages.extend(results);
         Ok(())
+    }
+
+    /// Returns the tools that the model may call, one a line.
+    pub fn tools(&self) -> String {
+        let none = || "there are no tools; start with --mcp CONFIG".to_owned();
+        self.toolbox.as_ref().map_or_else(none, Toolbox::list)
     }
 
     /// Writes the conversation to a JSON file.
