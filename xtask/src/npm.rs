@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::files::{copy, copy_folder, empty, license};
-use crate::shell::{self, cargo};
+use crate::shell::{self, PROFILE, cargo};
 use crate::{models, node};
 
 /// Sources of the packages.
@@ -98,6 +98,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return pack(&[stage_platform(&built)?]).map(drop);
     }
     packages(&built, args.write, !args.no_test)
+}
+
+/// Does the same with what CI builds for its other steps.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) fn run_in_ci() -> Result<()> {
+    shell::build_in_ci()?;
+    packages(&built(&PLATFORMS[0], PROFILE, true), false, true)
 }
 
 /// Returns where cargo puts what it builds.

@@ -59,6 +59,15 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{line}` wrote something that is not UTF-8"))
 }
 
+/// Builds every library and program as CI builds them: with the features that third-party crates have in the tests, so that none
+/// is compiled again.
+///
+/// # Errors
+/// Something does not build.
+pub(crate) fn build_in_ci() -> Result<()> {
+    run(cargo("build --workspace --lib --bins --tests").args(["--profile", PROFILE]))
+}
+
 /// Runs tests, shows their lines as they come, and returns the totals they print.
 ///
 /// The totals come back also when the run fails, beside the error.

@@ -51,8 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// As for [`run`].
 pub(crate) fn run_in_ci() -> Result<()> {
-    // With the tests, third-party crates have the features that they have in the other steps, and are not compiled again.
-    shell::run(cargo("build --workspace --lib --bins --tests").args(["--profile", PROFILE]))?;
+    shell::build_in_ci()?;
     package(PROFILE, false, true)
 }
 

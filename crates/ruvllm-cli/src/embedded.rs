@@ -56,7 +56,8 @@ impl EmbeddedModels {
     pub fn load(args: &[String], listener: Listener) -> Result<EmbeddedModels> {
         let args = ["ruvllm", "serve"].into_iter().chain(args.iter().map(String::as_str));
         let invocation = Invocation::new(takes_negatives(Cli::command()), args.map(OsString::from));
-        let matches = invocation.parse(None).map_err(|error| Error::usage(clap_line(&error.render().to_string())))?.matches;
+        let matches =
+            invocation.parse(None).map_err(|error| Error::usage(clap_line(&error.render().to_string())))?.matches;
         let (_, of_serve) = matches.subcommand().ok_or_else(|| Error::usage("there is no command"))?;
         let is_given = |id: &&&str| {
             of_serve.try_contains_id(id).is_ok() && of_serve.value_source(id) == Some(ValueSource::CommandLine)

@@ -84,7 +84,9 @@ fn header(mode: u32, size: u64) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_mode(mode);
     header.set_size(size);
-    (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
     header
 }
 

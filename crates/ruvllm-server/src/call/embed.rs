@@ -5,7 +5,6 @@ use ruvllm_api::error::ApiError;
 use ruvllm_api::input::read_input;
 use ruvllm_api::openai::embeddings::pooling;
 use ruvllm_api::remote;
-use ruvllm_engine::Readout;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{AdapterSet, Readout};
 use tokio::sync::oneshot;

@@ -19,7 +19,7 @@ pub struct EmbeddedCall {
 
 #[derive(Debug)]
 enum CallState {
-    Made(Request<Bytes>),
+    Made(Box<Request<Bytes>>),
     Answering(AnswerBody),
     Ended,
 }
@@ -27,7 +27,11 @@ enum CallState {
 impl EmbeddedCall {
     /// Makes a call of a request; [`EmbeddedCall::head`] begins it.
     pub fn new(embedded: Arc<Embedded>, request: Request<Bytes>) -> EmbeddedCall {
-        EmbeddedCall { embedded, state: Mutex::new(CallState::Made(request)), is_cancelled: watch::Sender::new(false) }
+        EmbeddedCall {
+            embedded,
+            state: Mutex::new(CallState::Made(Box::new(request))),
+            is_cancelled: watch::Sender::new(false),
+        }
     }
 
     /// Begins the request and waits for the head of its answer; `None` if it was begun before or cancelled.
@@ -43,7 +47,7 @@ impl EmbeddedCall {
         let response = tokio::select! {
             biased;
             () = self.cancelled() => return None,
-            response = self.embedded.call(request) => response,
+            response = self.embedded.call(*request) => response,
         };
         let (parts, body) = response.into_parts();
         *state = CallState::Answering(body);

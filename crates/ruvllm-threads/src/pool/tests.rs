@@ -210,7 +210,9 @@ fn the_next_share_changes_no_work_and_may_lie_anywhere() {
 /// to stop before it read the region's number did, once in some ten thousand pools.)
 #[test]
 fn pools_end_whatever_their_workers_do() {
-    for round in 0..10_000 {
+    // An emulator keeps a third of a megabyte of every thread that ended.
+    let rounds = if cfg!(target_arch = "x86_64") { 10_000 } else { 2_000 };
+    for round in 0..rounds {
         let pool = ThreadPool::new(2 + round % 7);
         for _ in 0..round % 3 {
             pool.share(&|_| {});

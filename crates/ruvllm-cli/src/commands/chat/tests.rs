@@ -15,6 +15,7 @@ use super::local::Begun;
 use super::session::{Answers, Said, Session, Settings, Talk};
 use super::toolbox::McpArgs;
 use crate::tools::app::App;
+use crate::tools::config::Invocation;
 use crate::tools::env;
 use crate::tools::error::{Error, Result};
 
@@ -87,7 +88,8 @@ fn begin(options: &[&str], answers: impl IntoIterator<Item = Said>) -> (Session,
     std::fs::write(&file, config.to_string()).expect("it is writable");
     let file = file.to_string_lossy().into_owned();
     let args = Options::parse_from(["chat", "--mcp", &file].iter().chain(options)).mcp;
-    let app = App::new(env::Settings::from_env().expect("a sound environment"));
+    let invocation = Invocation::new(clap::Command::new("ruvllm"), []);
+    let app = App::new(env::Settings::read(None).expect("a sound environment"), invocation, None);
     let plan = args.plan(false).expect("a sound file").expect("there is one");
     let toolbox = plan.start(&app, Some(4096)).expect("the server starts");
     let asked = Rc::new(RefCell::new(Vec::new()));

@@ -303,7 +303,7 @@ impl ServeArgs {
             };
             let _ = output::print_line(&line);
         };
-        let reload = SettingsReload::new(app, self, log.levels.clone(), names.clone())?;
+        let reload = SettingsReload::watch(app, self, log.levels.clone(), names.clone())?;
         let engines = ruvllm_server::run_reloading(models, options, reload, &ready, interrupt::stop());
         let engines = engines.map_err(Error::failure)?;
         for engine in engines {

@@ -50,7 +50,7 @@ impl SettingsReload {
     ///
     /// # Errors
     /// It cannot be read any more.
-    pub(super) fn new(
+    pub(super) fn watch(
         app: &App,
         args: &ServeArgs,
         levels: LevelsHandle,

@@ -1,3 +1,5 @@
+//! Options as settings of a file: what is read, refused and written.
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 

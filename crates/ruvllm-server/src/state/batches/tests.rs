@@ -1,3 +1,5 @@
+//! Batches: what is kept, run again and given back.
+
 use std::io::Write as _;
 
 use serde_json::json;
