@@ -39,7 +39,7 @@ or by the path of its file.";
 pub struct Cli {
     /// Settings file, 'none' for none [default: RUVLLM_CONFIG, or ruvllm/config.toml in XDG_CONFIG_HOME, or
     /// /etc/ruvllm/config.toml]
-    #[arg(long, global = true, value_name = "FILE", hide_short_help = true, value_parser = clap::value_parser!(PathBuf))]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true, display_order = 999, value_parser = clap::value_parser!(PathBuf))]
     pub config: Option<PathBuf>,
     /// The subcommand.
     #[command(subcommand)]

@@ -84,7 +84,7 @@ def called(request, name, arguments):
     if name == "big":
         return text("x" * arguments["n"])
     if name == "huge":
-        return text("x" * 10_000_000)
+        return text(" and the" * 1_250_000)
     if name == "wait":
         time.sleep(arguments["seconds"])
         return text("waited")

@@ -47,7 +47,9 @@ fn every_option_of_serve_is_a_setting() {
     let bench = Bench::new();
     let (schema, help) = (schema(&bench), text(&bench.run(["serve", "--help"]).stdout));
     let options = help.lines().filter_map(|line| {
-        let name = line.trim_start().split_once("--").filter(|(before, _)| before.len() <= 4)?.1;
+        // Explanations, which may name options as well, stand further to the right.
+        let indent = line.len() - line.trim_start().len();
+        let name = line.trim_start().split_once("--").filter(|(before, _)| indent <= 6 && before.len() <= 4)?.1;
         Some(name.split([' ', '=', '[', '\n']).next()?.trim_end_matches(',').to_owned())
     });
     let options: Vec<String> = options.filter(|name| !["help", "config"].contains(&name.as_str())).collect();
@@ -186,7 +188,7 @@ fn a_server_under_load_takes_new_settings_and_no_request_fails() {
         std::thread::sleep(Duration::from_millis(1200));
         assert_eq!(status("other", 1), "200");
         // What takes a restart is told; the rest is taken.
-        replace(&file, &text_with("port = 1\nany-model-name = true\n"));
+        replace(&file, &text_with("prefill-chunk = 64\nany-model-name = true\n"));
         wait("any name", &|| status("whatever", 1) == "200");
         is_over.store(true, std::sync::atomic::Ordering::Release);
         clients.into_iter().map(|client| client.join().expect("no request fails")).sum::<usize>()
@@ -196,7 +198,7 @@ fn a_server_under_load_takes_new_settings_and_no_request_fails() {
     for piece in [
         "the settings file was read again: alias, max-body, queue",
         "has no setting 'prot'; is 'port' meant?",
-        "these settings have changed, and hold after a restart: port",
+        "these settings have changed, and hold after a restart: prefill-chunk",
     ] {
         assert!(log.contains(piece), "'{piece}' in {log}");
     }

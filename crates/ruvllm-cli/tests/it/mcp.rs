@@ -69,7 +69,7 @@ fn an_allowed_tool_runs_and_the_model_goes_on() {
 #[test]
 fn without_a_terminal_nothing_runs_that_was_not_allowed() {
     let bench = Bench::new();
-    let output = chat(&bench, "fixed", &["--json", "--mcp-choice", "required"], "Which word?\n");
+    let output = chat(&bench, "fixed", &["--json", "--mcp-choice", "t__fixed"], "Which word?\n");
     let call = objects(&output)[0]["calls"][0].clone();
     assert_eq!((&call["outcome"], &call["name"]), (&json!("denied"), &json!("t__fixed")));
     assert_eq!(call["result"], "error: this call is not allowed, and nobody can be asked");
@@ -86,7 +86,8 @@ fn faults_of_servers_are_results() {
         ("refuse", "failed", "unknown tool: refuse"),
         ("huge", "ran", "[the result has 10000000 bytes; these are the first "),
     ] {
-        let output = chat(&bench, mode, &["--json", "--mcp-choice", "required", "--mcp-allow", "*"], "Go.\n");
+        let choice = format!("t__{mode}");
+        let output = chat(&bench, mode, &["--json", "--mcp-choice", &choice, "--mcp-allow", "*"], "Go.\n");
         let call = objects(&output)[0]["calls"][0].clone();
         let result = call["result"].as_str().expect("a text");
         assert!(call["outcome"] == outcome && result.contains(piece) && result.len() < 70_000, "{mode}: {call:.400}");
@@ -135,7 +136,7 @@ fn another_server_is_offered_the_tools() {
 
 /// Types lines at a terminal as soon as something is shown there, and prints what was shown.
 const TERMINAL: &str = r#"
-import os, pty, sys, time
+import os, pty, select, sys, time
 lines = [line.split("=>") for line in sys.argv[1].split("|")]
 pid, terminal = pty.fork()
 if pid == 0:
@@ -143,6 +144,8 @@ if pid == 0:
 shown, start = b"", time.monotonic()
 at = 0
 while time.monotonic() - start < 120:
+    if not select.select([terminal], [], [], 1)[0]:
+        continue
     try:
         chunk = os.read(terminal, 4096)
     except OSError:
@@ -153,6 +156,8 @@ while time.monotonic() - start < 120:
     while lines and lines[0][0].encode() in shown[at:]:
         at = len(shown)
         os.write(terminal, lines.pop(0)[1].encode().decode("unicode_escape").encode())
+else:
+    os.kill(pid, 9)
 os.write(1, shown)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
@@ -166,7 +171,7 @@ fn a_person_is_asked_at_a_terminal() {
     let typed = |lines: &str, mode: &str| {
         let mut command = std::process::Command::new("python3");
         command.arg(&script).arg(lines).arg(ruvllm.get_program());
-        command.args(["chat", "--temp", "0", "--max-tokens", "100", "--mcp-choice", "required", "--model"]);
+        command.args(["chat", "--temp", "0", "--max-tokens", "100", "--mcp-choice", "t__fixed", "--model"]);
         command.arg(model(&bench)).arg("--mcp").arg(config(&bench, mode));
         ruvllm.get_envs().for_each(|(name, value)| {
             command.env(name, value.unwrap_or_default());

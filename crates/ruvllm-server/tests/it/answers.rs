@@ -308,7 +308,8 @@ fn what_the_server_is_and_takes_is_told() {
         let path = endpoint["path"].as_str().expect("a path").replace("{*", "{");
         let method = endpoint["method"].as_str().expect("a method").to_lowercase();
         let operation = &document["paths"][&path][&method];
-        let properties = &operation["requestBody"]["content"]["application/json"]["schema"]["properties"];
+        let content = operation["requestBody"]["content"].as_object().and_then(|content| content.values().next());
+        let properties = &content.unwrap_or(&Value::Null)["schema"]["properties"];
         let accepted = endpoint["accepted"].as_array().expect("fields");
         let n_of = |names: &Value| names.as_array().map_or(0, Vec::len);
         let n_names: usize = accepted.iter().map(|field| 1 + n_of(&field["also"]) + n_of(&field["deprecated"])).sum();

@@ -243,5 +243,5 @@ fn a_batch_is_cancelled_and_keeps_what_it_has() {
 fn without_a_folder_there_are_none() {
     let bench = Bench::tiny(options());
     let reply = bench.get("/v1/batches");
-    assert!(reply.status == 501 && reply.body.clone().contains("--batch-dir"), "{}", reply.body.clone());
+    assert!(reply.status == 404 && reply.body.clone().contains("--batch-dir"), "{}", reply.body.clone());
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use ruvllm_engine::LoadOptions;
 use ruvllm_learning::LearningOptions;
-use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions};
+use ruvllm_server::{BatchOptions, KeyOptions, ServerOptions, WitnessOptions};
 use ruvllm_testkit::real_model;
 
 use crate::client::{Bench, load_options, options};
@@ -136,5 +136,7 @@ fn a_grpc_client_made_by_grpcio_tools() {
 #[test]
 fn schemathesis_finds_no_fault() {
     let keys = KeyOptions { file: None, lines: vec![KEYS[0].to_owned()] };
-    check(python, "openapi.py", &Bench::tiny(ServerOptions { keys, ..options() }), &[]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let batches = Some(BatchOptions { folder: folder.path().to_owned(), tenant_bytes_max: 1 << 20 });
+    check(python, "openapi.py", &Bench::tiny(ServerOptions { keys, batches, ..options() }), &[]);
 }

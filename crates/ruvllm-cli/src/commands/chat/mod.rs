@@ -129,12 +129,12 @@ impl ChatArgs {
 
     /// Begins a conversation with a model of this process.
     fn with_local(&self, app: &App, backend: LocalBackend) -> Result<(Reader, Session)> {
+        let (reader, mcp) = self.reader(app)?;
         self.learning.check(app, &[])?;
         self.cache.check(&app.settings)?;
         app.store().check(&self.model.model)?;
         self.speculation.check(app)?;
         let template = self.template.read()?;
-        let (reader, mcp) = self.reader(app)?;
         let path = app.store().locate(&self.model.model, true)?;
         let draft = self.speculation.draft(app)?;
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };

@@ -101,7 +101,8 @@ impl Invocation {
         };
         let given = self.wanted(command, own, file.of_command(name));
         let mut args = self.args.clone();
-        drop(args.splice(at + 1..at + 1, given.iter().flat_map(|given| line_of(command, given))));
+        let needed = given.iter().filter(|given| !is_default(command, given));
+        drop(args.splice(at + 1..at + 1, needed.flat_map(|given| line_of(command, given))));
         let lines = given.iter().map(|given| (given.key.clone(), given.line)).collect();
         Ok(Parsed { matches: self.command.clone().try_get_matches_from(args)?, lines })
     }
@@ -227,6 +228,18 @@ impl Parsed {
             _ => env::variable_of(key).map_or(Origin::Default, |name| Origin::Variable(name.to_owned())),
         }
     }
+}
+
+/// Returns whether a setting has the value that its option has without it. An option that only goes with another one is not to be
+/// refused for that.
+fn is_default(command: &Command, given: &Given) -> bool {
+    let found = options(command).into_iter().find(|(name, _)| *name == given.key);
+    let defaults =
+        |arg: &Arg| arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+    found.is_some_and(|(_, arg)| {
+        let defaults: Vec<String> = defaults(arg);
+        !defaults.is_empty() && defaults.join(",") == given.values.join(",")
+    })
 }
 
 /// Returns a setting as a command line has it.

@@ -125,11 +125,11 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
 /// Returns the files and batches of a server.
 ///
 /// # Errors
-/// 501: it has no folder for them.
+/// 404: it has no folder for them.
 fn batches(server: &Server) -> Result<Arc<Batches>, ApiError> {
     server.batches.clone().ok_or_else(|| {
         let line = "the server keeps no files and batches; start it with --batch-dir DIR";
-        ApiError::new(StatusCode::NOT_IMPLEMENTED, line).code("no_batch_folder")
+        ApiError::new(StatusCode::NOT_FOUND, line).code("no_batches")
     })
 }
 
