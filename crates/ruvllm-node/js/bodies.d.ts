@@ -762,6 +762,8 @@ interface components {
             answer: string;
             /** @description it is what is not to be answered */
             wrong?: boolean | null;
+            /** @description keep question and answer as text too, as a pattern: GET /v1/memory lists them then */
+            pattern?: boolean | null;
             /** @description the served model, by the name that /v1/models lists, or model:adapter; it may be left out; auto lets a router choose */
             model?: string | null;
         };

@@ -34,8 +34,6 @@ export interface ServeOptions {
   contextShift?: boolean;
   /** Add to answers of /v1/chat/completions and /v1/completions all that is known of them as '__verbose': the prompt as the model read it, how tokens were chosen. --log-level is about the log (`--verbose`) */
   verbose?: boolean;
-  /** Folder of a router ('ruvllm route train'): it chooses among the models where a request asks for the model 'auto' (`--router`) */
-  router?: string;
   /** Load no model because a request asks for it; POST /models/load does. The first --model is loaded in any case (`--no-models-autoload`) */
   noModelsAutoload?: boolean;
   /** Folder whose models are served in addition to those of --model, or alone: each file DIR/NAME.gguf or DIR/NAME/*.gguf as NAME, loaded when it is asked for (`--models-dir`) */
@@ -46,6 +44,8 @@ export interface ServeOptions {
   backend?: 'native' | 'gpu' | 'candle' | 'remote';
   /** Address of the other server's API, as http://HOST:PORT/v1; its key is read from RUVLLM_REMOTE_KEY (`--url`) */
   url?: string;
+  /** Layers on the GPU with --backend gpu, the last ones of the model; those before run on the CPU [default: what fits] (`--gpu-layers`) */
+  gpuLayers?: number;
   /** Worker threads [default: one a core this process may use] (`--threads`) */
   threads?: number;
   /** Policy of the KV cache: f16, f32, q8, tiered, tiered:HOT,WARM, q4, q2 or auto (`--kv`) */
@@ -56,15 +56,9 @@ export interface ServeOptions {
   chatTemplate?: string;
   /** Most MiB for keys and values of each model, and its adapters [default: enough for all requests at once] (`--kv-mib`) */
   kvMib?: number;
-  /** Where draft tokens come from: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off (`--speculate`) */
-  speculate?: string;
-  /** A smaller model of the same vocabulary that drafts tokens (`--draft-model`) */
-  draftModel?: string;
-  /** Most MiB of earlier prompts and answers that drafts are made of; 0 makes them of the request's own text alone (`--draft-history`) */
-  draftHistory?: number;
   /** Folder that keeps computed prompts for the next start, and what POST /slots/N?action=save is to keep [default: they are kept in memory only] (`--cache-dir`) */
   cacheDir?: string;
-  /** Most MiB on disk for computed prompts and sessions, and as many beside them for weights as they are computed with (`--cache-mib`) */
+  /** Most MiB on disk for computed prompts and sessions, and as many beside them for weights as they are computed with [default: 4096] (`--cache-mib`) */
   cacheMib?: number;
   /** Compute every prompt from its first token on, also what is known from before (`--no-prefix-cache`) */
   noPrefixCache?: boolean;
@@ -82,7 +76,9 @@ export interface ServeOptions {
   consolidateEvery?: number;
   /** Seconds between two questions whether what was learned is good, by text that was held back; 0 asks nothing, and holds nothing back (`--judge-every`) */
   judgeEvery?: number;
-  /** Folder where each answer is put on record, in a chain that shows when somebody touched it (`--witness`) */
+  /** Folder of a router ('ruvllm route train'): it chooses among the models where a request asks for the model 'auto' (`--router`) */
+  router?: string;
+  /** Folder where each answer is put on record, in a chain that shows when somebody touched it [default: nowhere] (`--witness`) */
   witness?: string;
   /** What of prompts and answers is kept: digests, or their tokens too, which replaying needs (`--witness-keep`) */
   witnessKeep?: 'digests' | 'tokens';
@@ -96,6 +92,10 @@ export interface ServeOptions {
   witnessRelaxed?: boolean;
   /** Refuse requests with 503 while the log cannot be written, rather than answer them without a record (`--witness-required`) */
   witnessRequired?: boolean;
+  /** Folder that keeps files and batches (/v1/files, /v1/batches): requests that are answered while nobody else asks [default: there are none] (`--batch-dir`) */
+  batchDir?: string;
+  /** Most MiB of each key's files and answers there (`--batch-mib`) */
+  batchMib?: number;
   /** Temperature; 0 always takes the most likely token (`--temp`) */
   temp?: number;
   /** Keep the K most likely tokens; 0 keeps all (`--top-k`) */
@@ -142,8 +142,14 @@ export interface ServeOptions {
   mirostatEta?: number;
   /** Add to a token's score, as in 42+1.5 or 42-inf; may be given several times (`--logit-bias`) */
   logitBias?: string | string[];
-  /** The samplers in their order; one that is missing does nothing [default: penalties dry top_n_sigma top_k typ_p top_p min_p xtc temperature] (`--samplers`) */
-  samplers?: string;
-  /** Seed of the random choice; -1 is another every time (`--seed`) */
+  /** The samplers in their order; one that is missing does nothing (`--samplers`) */
+  samplers?: string | string[];
+  /** Seed of the random choice; -1 is another every time [default: -1] (`--seed`) */
   seed?: number;
+  /** Where draft tokens come from: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off (`--speculate`) */
+  speculate?: string;
+  /** A smaller model of the same vocabulary that drafts tokens [default: none] (`--draft-model`) */
+  draftModel?: string;
+  /** Most MiB of earlier prompts and answers that drafts are made of; 0 makes them of the request's own text alone [default: 32] (`--draft-history`) */
+  draftHistory?: number;
 }

@@ -6,10 +6,7 @@ use bytes::Bytes;
 use http::Request;
 use napi::bindgen_prelude::Buffer;
 use napi_derive::napi;
-use ruvllm_server::{AnswerBody, Embedded};
-use tokio::sync::{Mutex, watch};
-
-use crate::error::internal;
+use ruvllm_server::{Embedded, EmbeddedCall};
 
 /// The most bytes that are given at once, where more are there.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -25,84 +22,35 @@ pub struct ResponseHead {
 
 /// A request under way.
 #[napi]
-pub struct NativeCall {
-    embedded: Arc<Embedded>,
-    state: Mutex<State>,
-    is_cancelled: watch::Sender<bool>,
-}
-
-#[expect(clippy::large_enum_variant, reason = "one a call; a box would only add a hop")]
-enum State {
-    Made(Request<Bytes>),
-    Answering(AnswerBody),
-    Ended,
-}
+pub struct NativeCall(EmbeddedCall);
 
 impl NativeCall {
     pub(crate) fn new(embedded: Arc<Embedded>, request: Request<Bytes>) -> NativeCall {
-        NativeCall { embedded, state: Mutex::new(State::Made(request)), is_cancelled: watch::Sender::new(false) }
-    }
-
-    /// Waits until the call is cancelled.
-    async fn cancelled(&self) {
-        // The sender lives as long as this.
-        let _ = self.is_cancelled.subscribe().wait_for(|is_cancelled| *is_cancelled).await;
+        NativeCall(EmbeddedCall::new(embedded, request))
     }
 }
 
 #[napi]
 impl NativeCall {
-    /// Begins the request and waits for the head of its answer; `None` if it was cancelled.
-    ///
-    /// # Errors
-    /// The call was begun before.
+    /// Begins the request and waits for the head of its answer; `None` if it was begun before or cancelled.
     #[napi]
-    pub async fn head(&self) -> napi::Result<Option<ResponseHead>> {
-        let mut state = self.state.lock().await;
-        let request = match std::mem::replace(&mut *state, State::Ended) {
-            State::Made(request) => request,
-            State::Answering(_) => return Err(internal("a call is begun once")),
-            State::Ended => return Ok(None),
-        };
-        let response = tokio::select! {
-            biased;
-            () = self.cancelled() => return Ok(None),
-            response = self.embedded.call(request) => response,
-        };
-        let (parts, body) = response.into_parts();
-        *state = State::Answering(body);
+    pub async fn head(&self) -> Option<ResponseHead> {
+        let parts = self.0.head().await?;
         let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             vec![name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()]
         };
-        Ok(Some(ResponseHead {
-            status: parts.status.as_u16().into(),
-            headers: parts.headers.iter().map(header).collect(),
-        }))
+        Some(ResponseHead { status: parts.status.as_u16().into(), headers: parts.headers.iter().map(header).collect() })
     }
 
     /// Waits for bytes of the answer and returns all that are there; `None` at the end, and if it was cancelled.
     #[napi]
     pub async fn next(&self) -> Option<Buffer> {
-        let mut state = self.state.lock().await;
-        let State::Answering(body) = &mut *state else { return None };
-        let next = tokio::select! {
-            biased;
-            () = self.cancelled() => None,
-            bytes = body.next(CHUNK_BYTES) => bytes,
-        };
-        if next.is_none() {
-            *state = State::Ended;
-        }
-        next.map(|bytes| Vec::from(bytes).into())
+        self.0.next(CHUNK_BYTES).await.map(|bytes| Vec::from(bytes).into())
     }
 
     /// Ends the request: it leaves the engine within a step.
     #[napi]
     pub fn cancel(&self) {
-        self.is_cancelled.send_replace(true);
-        // Where somebody waits for the answer, that one sees it and ends the request.
-        if let Ok(mut state) = self.state.try_lock() {
-            *state = State::Ended;
-        }
+        self.0.cancel();
     }
 }

@@ -1,7 +1,7 @@
 //! A loaded engine.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +20,8 @@ use crate::progress::{Listener, OnProgress};
 /// Models in this process that answer requests.
 #[napi]
 pub struct NativeEngine {
-    embedded: Arc<Embedded>,
+    /// Taken when the engine is disposed: the collector of JavaScript may keep this object long after that.
+    embedded: Mutex<Option<Arc<Embedded>>>,
     names: Vec<String>,
     home: PathBuf,
 }
@@ -36,9 +37,18 @@ pub async fn load(args: Vec<String>, on_progress: OnProgress) -> napi::Result<Na
         let EmbeddedModels { names, models, options, home } = models.map_err(|error| of_command(&error))?;
         let embedded = Embedded::start(models, options).map_err(|error| of_server(&error))?;
         embedded.prepare().map_err(|error| of_server(&error))?;
-        Ok(NativeEngine { embedded: Arc::new(embedded), names, home })
+        Ok(NativeEngine { embedded: Mutex::new(Some(Arc::new(embedded))), names, home })
     };
     spawn_blocking(load).await.map_err(|_| internal("loading broke off by an internal error"))?
+}
+
+impl NativeEngine {
+    /// # Errors
+    /// The engine was disposed.
+    fn embedded(&self) -> napi::Result<Arc<Embedded>> {
+        let embedded = self.embedded.lock().unwrap_or_else(PoisonError::into_inner);
+        embedded.clone().ok_or_else(|| internal("the engine was disposed"))
+    }
 }
 
 #[napi]
@@ -69,7 +79,7 @@ impl NativeEngine {
         }
         let body = body.map_or_else(Bytes::new, |body| Bytes::copy_from_slice(&body));
         let request = request.body(body).map_err(|error| internal(&format!("it is no request: {error}")))?;
-        Ok(NativeCall::new(Arc::clone(&self.embedded), request))
+        Ok(NativeCall::new(self.embedded()?, request))
     }
 
     /// Returns all that the first model has learned as a file that this node signs.
@@ -79,7 +89,7 @@ impl NativeEngine {
     #[napi]
     pub async fn export_learned(&self) -> napi::Result<Buffer> {
         let key = ruvllm_cli::node_key(&self.home).map_err(|error| of_command(&error))?;
-        let file = self.embedded.export_learned(key).await.map_err(|error| of_api(&error))?;
+        let file = self.embedded()?.export_learned(key).await.map_err(|error| of_api(&error))?;
         Ok(file.into())
     }
 
@@ -95,7 +105,7 @@ impl NativeEngine {
         for text in &trust {
             trusted.push(PublicKey::parse(text).map_err(|error| internal(&format!("trust: {error}")))?);
         }
-        let generation = self.embedded.import_learned(file.to_vec(), trusted).await;
+        let generation = self.embedded()?.import_learned(file.to_vec(), trusted).await;
         Ok(generation.map_err(|error| of_api(&error))? as f64)
     }
 
@@ -114,8 +124,9 @@ impl NativeEngine {
     /// An engine broke, or something could not be kept.
     #[napi]
     pub async fn dispose(&self) -> napi::Result<()> {
-        let embedded = Arc::clone(&self.embedded);
+        let taken = self.embedded.lock().unwrap_or_else(PoisonError::into_inner).take();
         let stop = move || {
+            let Some(embedded) = taken else { return Ok(()) };
             let engines = embedded.stop(Duration::ZERO).map_err(|error| of_server(&error))?;
             engines.iter().try_for_each(|engine| engine.flush_cache()).map_err(|error| internal(&error.to_string()))
         };

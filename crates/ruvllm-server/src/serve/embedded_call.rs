@@ -12,14 +12,14 @@ use super::embedded::{AnswerBody, Embedded};
 /// A request under way: its answer's head, its body in chunks, and its end from outside.
 #[derive(Debug)]
 pub struct EmbeddedCall {
-    embedded: Arc<Embedded>,
     state: Mutex<CallState>,
     is_cancelled: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
 enum CallState {
-    Made(Box<Request<Bytes>>),
+    /// The server is needed to begin only, and is not kept from being freed after that.
+    Made(Box<(Arc<Embedded>, Request<Bytes>)>),
     Answering(AnswerBody),
     Ended,
 }
@@ -27,18 +27,15 @@ enum CallState {
 impl EmbeddedCall {
     /// Makes a call of a request; [`EmbeddedCall::head`] begins it.
     pub fn new(embedded: Arc<Embedded>, request: Request<Bytes>) -> EmbeddedCall {
-        EmbeddedCall {
-            embedded,
-            state: Mutex::new(CallState::Made(Box::new(request))),
-            is_cancelled: watch::Sender::new(false),
-        }
+        let made = CallState::Made(Box::new((embedded, request)));
+        EmbeddedCall { state: Mutex::new(made), is_cancelled: watch::Sender::new(false) }
     }
 
     /// Begins the request and waits for the head of its answer; `None` if it was begun before or cancelled.
     pub async fn head(&self) -> Option<Parts> {
         let mut state = self.state.lock().await;
-        let request = match std::mem::replace(&mut *state, CallState::Ended) {
-            CallState::Made(request) => request,
+        let (embedded, request) = match std::mem::replace(&mut *state, CallState::Ended) {
+            CallState::Made(made) => *made,
             other => {
                 *state = other;
                 return None;
@@ -47,7 +44,7 @@ impl EmbeddedCall {
         let response = tokio::select! {
             biased;
             () = self.cancelled() => return None,
-            response = self.embedded.call(*request) => response,
+            response = embedded.call(request) => response,
         };
         let (parts, body) = response.into_parts();
         *state = CallState::Answering(body);
