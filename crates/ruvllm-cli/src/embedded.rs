@@ -56,8 +56,8 @@ impl EmbeddedModels {
     pub fn load(args: &[String], listener: Listener) -> Result<EmbeddedModels> {
         let args = ["ruvllm", "serve"].into_iter().chain(args.iter().map(String::as_str));
         let invocation = Invocation::new(takes_negatives(Cli::command()), args.map(OsString::from));
-        let matches =
-            invocation.parse(None).map_err(|error| Error::usage(clap_line(&error.render().to_string())))?.matches;
+        let wrong = |error: clap::Error| Error::usage(clap_line(&error.render().to_string(), "ruvllm serve"));
+        let matches = invocation.parse(None).map_err(wrong)?.matches;
         let (_, of_serve) = matches.subcommand().ok_or_else(|| Error::usage("there is no command"))?;
         let is_given = |id: &&&str| {
             of_serve.try_contains_id(id).is_ok() && of_serve.value_source(id) == Some(ValueSource::CommandLine)
@@ -68,8 +68,7 @@ impl EmbeddedModels {
                 format!("--{option} is for 'ruvllm serve'; a server in a program's own process has no use for it");
             return Err(Error::usage(line));
         }
-        let cli =
-            Cli::from_arg_matches(&matches).map_err(|error| Error::usage(clap_line(&error.render().to_string())))?;
+        let cli = Cli::from_arg_matches(&matches).map_err(wrong)?;
         let Command::Serve(args) = cli.command else { return Err(Error::usage("there is no command")) };
         let app = App::new(Settings::read(None)?, invocation, None).listened_by(listener).in_log();
         let (names, models, options) = args.embedded(&app)?;

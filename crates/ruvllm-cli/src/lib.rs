@@ -67,7 +67,8 @@ fn start() -> Result<ExitCode> {
         (Ok(cli), ..) => cli,
         // The command line alone would do.
         (Err(error), Ok(_), Some(file)) => {
-            let (file, line) = (file.path.display(), clap_line(&error.render().to_string()));
+            let line = clap_line(&error.render().to_string(), &program_and_command());
+            let file = file.path.display();
             return Err(Error::usage(format_args!("with the settings of {file}: {line}")));
         }
         (Err(error), ..) => return answer_clap(&error),
@@ -104,14 +105,15 @@ fn answer_clap(error: &clap::Error) -> Result<ExitCode> {
             let _ = error.print();
             Ok(ExitCode::from(2))
         }
-        _ => Err(Error::usage(clap_line(&error.render().to_string()))),
+        _ => Err(Error::usage(clap_line(&error.render().to_string(), &program_and_command()))),
     }
 }
 
-/// Makes one line of clap's paragraphs: the complaint, its tips, and where the help is.
-fn clap_line(rendered: &str) -> String {
+/// Makes one line of clap's paragraphs: the complaint, its tips, and where the help is, which is `command`'s unless they say
+/// another one.
+fn clap_line(rendered: &str, command: &str) -> String {
     let paragraphs = rendered.split("\n\n").map(one_line).filter(|paragraph| !paragraph.is_empty());
-    let (mut pieces, mut help) = (Vec::new(), format!("{} --help", program_and_command()));
+    let (mut pieces, mut help) = (Vec::new(), format!("{command} --help"));
     for paragraph in paragraphs {
         if let Some(usage) = paragraph.strip_prefix("Usage: ") {
             let words: Vec<_> = usage.split(' ').take_while(|word| !word.starts_with(['-', '[', '<'])).collect();
@@ -147,7 +149,7 @@ mod tests {
     fn clap_errors_become_one_line() {
         let line = |args: &[&str]| {
             let error = Cli::try_parse_from(args).expect_err("a wrong command line");
-            clap_line(&error.render().to_string())
+            clap_line(&error.render().to_string(), "ruvllm")
         };
         assert_eq!(
             line(&["ruvllm", "run", "--temp", "hot"]),

@@ -25,10 +25,11 @@ pub use engine::{NativeEngine, load};
 pub use floats::Floats;
 pub use option_info::{options, version};
 pub use pending::Pending;
+pub use runtime::end;
 
 /// The module `ruvllm._native`.
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{Floats, NativeCall, NativeEngine, Pending, load, options, version};
+    use super::{Floats, NativeCall, NativeEngine, Pending, end, load, options, version};
 }

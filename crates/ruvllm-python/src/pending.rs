@@ -88,8 +88,7 @@ impl Pending {
         let (work, handle) = (self.take()?, runtime::handle()?);
         let task = handle.spawn(async move {
             let convert = work.await;
-            // An interpreter that is ending is told nothing.
-            Python::try_attach(|py| {
+            runtime::tell(|py| {
                 let told = match convert(py) {
                     Ok(value) => callback.call1(py, (value, py.None())),
                     Err(error) => callback.call1(py, (py.None(), error.into_value(py))),

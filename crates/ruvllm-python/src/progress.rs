@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ruvllm_hub::{Progress, Task};
 
+use crate::runtime;
+
 /// Least time between two calls about one task.
 const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -49,7 +51,7 @@ impl Told {
             }
             *told_at = Some(Instant::now());
         }
-        Python::try_attach(|py| {
+        runtime::tell(|py| {
             if let Err(error) = self.on_progress.call1(py, (&self.what, done, self.total)) {
                 error.write_unraisable(py, None);
             }

@@ -1,7 +1,9 @@
 //! The threads that requests run on: one tokio runtime a process.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, TryLockError};
+use std::time::{Duration, Instant};
 
+use pyo3::prelude::*;
 use tokio::runtime::{Handle, Runtime};
 
 use crate::error::Failure;
@@ -29,6 +31,37 @@ pub(crate) fn handle() -> Result<Handle, Failure> {
     // That of the parent process is left as it is: to stop it would wait for threads that are not there.
     let (_, made) = runtime.insert((pid, Box::leak(Box::new(made))));
     Ok(made.handle().clone())
+}
+
+/// Whether the interpreter is ending; read while a thread of ours calls into it.
+static IS_ENDING: RwLock<bool> = RwLock::new(false);
+/// How long the end waits for calls that are under way.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Calls into the interpreter from a thread of ours, unless it is ending: a thread that is inside when the interpreter goes would
+/// take the process along.
+pub(crate) fn tell(work: impl FnOnce(Python<'_>)) {
+    let is_ending = IS_ENDING.read().unwrap_or_else(PoisonError::into_inner);
+    if !*is_ending {
+        Python::try_attach(work);
+    }
+}
+
+/// Ends calls into the interpreter from threads of ours, and waits for those that are under way; for the end of the interpreter.
+#[pyfunction]
+pub fn end(py: Python<'_>) {
+    py.detach(|| {
+        let start = Instant::now();
+        loop {
+            match IS_ENDING.try_write() {
+                Ok(mut is_ending) => return *is_ending = true,
+                Err(TryLockError::Poisoned(poisoned)) => return *poisoned.into_inner() = true,
+                // In a child of the process, a thread that is not there may hold it.
+                Err(TryLockError::WouldBlock) if start.elapsed() > END_TIMEOUT => return,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    });
 }
 
 /// Value that threads of one process have a part in. A child of that process has a copy without the threads, whose locks may be held for

@@ -1,9 +1,10 @@
 """Answers, whole and streamed, and what goes with them."""
 
+import json
 import math
 
 import pytest
-from conftest import GOLDEN, OPTIONS, total, user, wait_until_idle
+from conftest import GOLDEN, OPTIONS, total, user, wait_until, wait_until_idle
 
 from ruvllm import Engine
 
@@ -61,14 +62,14 @@ def test_a_schema_is_held_to(smollm2):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     answer = smollm2.chat(user("Give a number."), response_format=form, max_tokens=40, temperature=0)
-    assert answer["choices"][0]["message"]["content"].replace(" ", "").startswith('{"n":')
+    assert isinstance(json.loads(answer["choices"][0]["message"]["content"])["n"], int)
 
 
 def test_a_stream_that_is_closed_leaves_the_engine(tiny):
     before = total(tiny.metrics(), "ruvllm_generated_tokens_total")
     stream = tiny.chat(user("Hello"), stream=True, max_tokens=900, ignore_eos=True)
     next(stream)
-    assert total(tiny.metrics(), "ruvllm_requests_running") == 1
+    wait_until(lambda: total(tiny.metrics(), "ruvllm_requests_running") == 1)
     stream.close()
     wait_until_idle(tiny)
     assert total(tiny.metrics(), "ruvllm_generated_tokens_total") - before < 900
@@ -95,7 +96,7 @@ def test_capabilities_metrics_and_other_endpoints(tiny):
 def test_two_models_in_one_engine():
     with Engine([GOLDEN, GOLDEN], name=["a", "b"], **OPTIONS) as engine:
         assert engine.models == ["a", "b"]
-        texts = [engine.chat(user("x"), model=name, **GREEDY)["choices"][0]["message"] for name in ("a", "b")]
+        texts = [engine.complete("x", model=name, **GREEDY)["choices"][0]["text"] for name in ("a", "b")]
         assert texts[0] == texts[1]
 
 

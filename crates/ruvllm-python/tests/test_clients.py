@@ -7,7 +7,7 @@ import httpx2
 import numpy as np
 import openai
 import pytest
-from conftest import total, user, wait_until_idle
+from conftest import total, user, wait_until, wait_until_idle
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 from lm_eval.api.instance import Instance
@@ -42,7 +42,7 @@ def test_a_stream_of_openai_that_is_left_ends_its_request(smollm2):
             model="smollm2", messages=user("a"), stream=True, max_tokens=1500, extra_body={"ignore_eos": True}
         ) as stream:
             next(iter(stream))
-            assert total(smollm2.metrics(), "ruvllm_requests_running") == 1
+            wait_until(lambda: total(smollm2.metrics(), "ruvllm_requests_running") == 1)
         wait_until_idle(smollm2)
 
 

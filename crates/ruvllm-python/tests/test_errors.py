@@ -5,7 +5,7 @@ import subprocess
 import threading
 
 import pytest
-from conftest import BIN, GOLDEN, OPTIONS, user
+from conftest import BIN, GOLDEN, OPTIONS, total, user, wait_until
 
 from ruvllm import (
     BusyError,
@@ -137,6 +137,7 @@ def test_a_full_queue_says_when_to_come_again():
         streams = [engine.chat(user("a"), stream=True, max_tokens=900, ignore_eos=True)]
         waiting = threading.Thread(target=lambda: engine.chat(user("b"), max_tokens=1))
         waiting.start()
+        wait_until(lambda: total(engine.metrics(), "ruvllm_requests_waiting") == 1)
         with pytest.raises(BusyError) as caught:
             for _ in range(1000):
                 engine.chat(user("c"), max_tokens=1, timeout_ms=20)

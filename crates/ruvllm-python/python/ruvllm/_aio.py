@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, Unio
 from . import _native, _request
 from ._options import Model, arguments
 from ._request import JSON_HEADERS, Events, Request
-from ._sync import Engine, OnProgress
-from .errors import DisposedError
+from ._sync import _CLOSED, Engine, OnProgress
+from .errors import DisposedError, UnavailableError
 from .types import (
     Adapter,
     ChatChunk,
@@ -90,13 +90,17 @@ class AsyncStream(Generic[Chunk]):
                     self._end()
                     raise StopAsyncIteration
                 self._chunks = self._events.feed(piece)
+        except UnavailableError as error:
+            # The server's word for an engine that is closed.
+            self._close()
+            raise DisposedError(_CLOSED) if self._engine.closed else error
         except BaseException:
             self._close()
             raise
 
     def _end(self) -> None:
         if self._engine.closed:
-            raise DisposedError("the engine was closed while it answered")
+            raise DisposedError(_CLOSED)
         self._events.end()
 
     async def texts(self) -> AsyncIterator[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, Unio
 from . import _native, _request
 from ._options import Model, arguments
 from ._request import JSON_HEADERS, Events, Request
-from .errors import DisposedError, RuvllmError, of_answer
+from .errors import DisposedError, RuvllmError, UnavailableError, of_answer
 from .types import (
     Adapter,
     ChatChunk,
@@ -38,6 +38,8 @@ Chunk = TypeVar("Chunk")
 #: Called with the name of a task (``loading``), the bytes that are done and all of them, where their number is known.
 OnProgress = Callable[[str, int, Optional[int]], object]
 
+#: What ends with an engine that is closed says this.
+_CLOSED = "the engine was closed while it answered"
 #: Engines that are open, which are closed when the interpreter ends.
 _OPEN: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -75,13 +77,17 @@ class Stream(Generic[Chunk]):
                     self._end()
                     raise StopIteration
                 self._chunks = self._events.feed(piece)
+        except UnavailableError as error:
+            # The server's word for an engine that is closed.
+            self.close()
+            raise DisposedError(_CLOSED) if self._engine.closed else error
         except BaseException:
             self.close()
             raise
 
     def _end(self) -> None:
         if self._engine.closed:
-            raise DisposedError("the engine was closed while it answered")
+            raise DisposedError(_CLOSED)
         self._events.end()
 
     def texts(self) -> Iterator[str]:
@@ -187,7 +193,7 @@ class Engine:
             return json.loads(text)
         except ValueError:
             if self.closed:
-                raise DisposedError("the engine was closed while it answered") from None
+                raise DisposedError(_CLOSED) from None
             raise
 
     # Answers
@@ -366,6 +372,7 @@ def _close_all() -> None:
         except RuvllmError:
             # Nobody is left to be told.
             pass
+    _native.end()
 
 
 atexit.register(_close_all)

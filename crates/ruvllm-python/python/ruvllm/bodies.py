@@ -15,19 +15,19 @@ class LoadOptions(TypedDict, total=False):
     #: Name of the model in answers; by default that of the file.
     name: Union[str, Sequence[str]]
     #: Name of the model in the API, and others behind commas that it answers to as well; the second one is of the second
-    #: --model.
+    #: --model [default: as --model names it].
     alias: Union[Path, Sequence[Path]]
     #: Answer requests whatever they call the model, where one is served; otherwise a name that is not served is 404.
     any_model_name: bool
-    #: The most models in memory at once: another one makes the least recently used go.
+    #: The most models in memory at once: another one makes the least recently used go [default: all].
     models_max: int
-    #: Seconds after which a model that nobody uses is dropped; it is loaded again when it is asked for.
+    #: Seconds after which a model that nobody uses is dropped; it is loaded again when it is asked for [default: never].
     idle_timeout: float
-    #: Requests that are computed at once, or sent to another server.
+    #: Requests that are computed at once, or sent to another server [default: 8, and 64 with --backend remote].
     parallel: int
     #: Requests that may wait beside them; more are refused with 429.
     queue: int
-    #: The most seconds that a request may take in all.
+    #: The most seconds that a request may take in all [default: no limit].
     timeout: float
     #: The most bytes of a request.
     max_body: int
@@ -38,7 +38,7 @@ class LoadOptions(TypedDict, total=False):
     autotune: bool
     #: Ways to keep the keys and values of long prompts that --autotune may choose from beside f16: q8, tiered. Answers may
     #: change a little by them.
-    autotune_kv: Path
+    autotune_kv: Union[Path, Sequence[Path]]
     #: Words about the model that /v1/models tells, with commas between them; the second one is of the second --model.
     tags: Union[Path, Sequence[Path]]
     #: Do not tell at /slots which places are taken.
@@ -51,22 +51,20 @@ class LoadOptions(TypedDict, total=False):
     #: Add to answers of /v1/chat/completions and /v1/completions all that is known of them as '__verbose': the prompt as
     #: the model read it, how tokens were chosen. --log-level is about the log.
     verbose: bool
-    #: Folder of a router ('ruvllm route train'): it chooses among the models where a request asks for the model 'auto'.
-    router: Path
     #: Load no model because a request asks for it; POST /models/load does. The first --model is loaded in any case.
     no_models_autoload: bool
     #: Folder whose models are served in addition to those of --model, or alone: each file DIR/NAME.gguf or DIR/NAME/*.gguf
     #: as NAME, loaded when it is asked for.
     models_dir: Path
-    #: Context length in tokens.
+    #: Context length in tokens [default: the model's, within half of the free memory].
     ctx: int
     #: Backend that runs the model.
     backend: Literal['native', 'gpu', 'candle', 'remote']
     #: Address of the other server's API, as http://HOST:PORT/v1; its key is read from RUVLLM_REMOTE_KEY.
     url: Path
-    #: Layers on the GPU with --backend gpu, the last ones of the model; those before run on the CPU.
+    #: Layers on the GPU with --backend gpu, the last ones of the model; those before run on the CPU [default: what fits].
     gpu_layers: int
-    #: Worker threads.
+    #: Worker threads [default: one a core this process may use].
     threads: int
     #: Policy of the KV cache: f16, f32, q8, tiered, tiered:HOT,WARM, q4, q2 or auto.
     kv: Path
@@ -75,17 +73,13 @@ class LoadOptions(TypedDict, total=False):
     #: Chat template to use in place of the model's own: a file of it (Jinja), its text, or the name of a known one, such
     #: as chatml, llama3, gemma or mistral-v7; with several models, of the first.
     chat_template: Path
-    #: Most MiB for keys and values of each model, and its adapters.
+    #: Most MiB for keys and values of each model, and its adapters [default: enough for all requests at once].
     kv_mib: int
-    #: Where draft tokens come from: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off.
-    speculate: Path
-    #: A smaller model of the same vocabulary that drafts tokens.
-    draft_model: Path
-    #: Most MiB of earlier prompts and answers that drafts are made of; 0 makes them of the request's own text alone.
-    draft_history: int
-    #: Folder that keeps computed prompts for the next start, and what POST /slots/N?action=save is to keep.
+    #: Folder that keeps computed prompts for the next start, and what POST /slots/N?action=save is to keep [default: they
+    #: are kept in memory only].
     cache_dir: Path
-    #: Most MiB on disk for computed prompts and sessions, and as many beside them for weights as they are computed with.
+    #: Most MiB on disk for computed prompts and sessions, and as many beside them for weights as they are computed with
+    #: [default: 4096].
     cache_mib: int
     #: Compute every prompt from its first token on, also what is known from before.
     no_prefix_cache: bool
@@ -106,13 +100,15 @@ class LoadOptions(TypedDict, total=False):
     #: Seconds between two questions whether what was learned is good, by text that was held back; 0 asks nothing, and
     #: holds nothing back.
     judge_every: float
-    #: Folder where each answer is put on record, in a chain that shows when somebody touched it.
+    #: Folder of a router ('ruvllm route train'): it chooses among the models where a request asks for the model 'auto'.
+    router: Path
+    #: Folder where each answer is put on record, in a chain that shows when somebody touched it [default: nowhere].
     witness: Path
     #: What of prompts and answers is kept: digests, or their tokens too, which replaying needs.
     witness_keep: Literal['digests', 'tokens']
     #: Score each answer behind its end and put that on record: its form, coherence, diversity, consistency and novelty.
     witness_score: bool
-    #: File for the newest anchor, best on another disk.
+    #: File for the newest anchor, best on another disk [default: anchor in that folder].
     witness_anchor: Path
     #: File with 32 random bytes or 64 hexadecimal digits: the log is encrypted with them.
     witness_key: Path
@@ -120,6 +116,11 @@ class LoadOptions(TypedDict, total=False):
     witness_relaxed: bool
     #: Refuse requests with 503 while the log cannot be written, rather than answer them without a record.
     witness_required: bool
+    #: Folder that keeps files and batches (/v1/files, /v1/batches): requests that are answered while nobody else asks
+    #: [default: there are none].
+    batch_dir: Path
+    #: Most MiB of each key's files and answers there.
+    batch_mib: int
     #: Temperature; 0 always takes the most likely token.
     temp: float
     #: Keep the K most likely tokens; 0 keeps all.
@@ -156,8 +157,8 @@ class LoadOptions(TypedDict, total=False):
     dry_allowed_length: int
     #: Number of recent tokens that are searched for repetitions.
     dry_penalty_last_n: int
-    #: Nothing counts as a repetition across this text; may be given several times.
-    dry_sequence_breaker: Path
+    #: Nothing counts as a repetition across this text; may be given several times [default: line feed, ':', '"' and '*'].
+    dry_sequence_breaker: Union[Path, Sequence[Path]]
     #: Aim at a level of surprise instead of the cuts and penalties: 1 or 2 is the version, 0 does not.
     mirostat: int
     #: The surprise to aim at, in bits.
@@ -165,11 +166,18 @@ class LoadOptions(TypedDict, total=False):
     #: Rate at which to follow it.
     mirostat_eta: float
     #: Add to a token's score, as in 42+1.5 or 42-inf; may be given several times.
-    logit_bias: Path
+    logit_bias: Union[Path, Sequence[Path]]
     #: The samplers in their order; one that is missing does nothing.
-    samplers: Path
-    #: Seed of the random choice; -1 is another every time.
+    samplers: Union[Path, Sequence[Path]]
+    #: Seed of the random choice; -1 is another every time [default: -1].
     seed: float
+    #: Where draft tokens come from: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off.
+    speculate: Path
+    #: A smaller model of the same vocabulary that drafts tokens [default: none].
+    draft_model: Path
+    #: Most MiB of earlier prompts and answers that drafts are made of; 0 makes them of the request's own text alone
+    #: [default: 32].
+    draft_history: int
 
 
 class ChatOptions(TypedDict, total=False):
