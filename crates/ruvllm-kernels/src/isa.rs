@@ -207,6 +207,7 @@ impl<Ops: Copy> Dispatch<Ops> {
     }
 
     /// Restricts the row to machines for which `suits` returns true.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) const fn only_if(self, suits: fn() -> bool) -> Dispatch<Ops> {
         Dispatch { suits, ..self }
     }

@@ -46,6 +46,7 @@ impl CacheLevel {
 /// Prefetches the cache line at `at` for writing: the core owns it when it arrives.
 #[inline(always)]
 pub fn for_writing<T>(at: *const T) {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     use std::arch::asm;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address is allowed; every x86-64 has it, as a no-op at least. The intrinsic asks for

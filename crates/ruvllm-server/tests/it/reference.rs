@@ -14,7 +14,7 @@ fn the_api_reference_is_that_of_the_openapi_document() {
     let document = Bench::tiny(options()).get("/openapi.json").ok();
     let pages = [
         ("api.md", page(&document)),
-        ("api-responses.md", page_beside(&document, "responses and conversations", RESPONSES, is_of_responses)),
+        ("api-responses.md", page_beside(&document, "responses, conversations, files and batches", RESPONSES, is_of_responses)),
         ("api-others.md", page_beside(&document, "Ollama and llama.cpp", OTHERS, is_of_other)),
     ];
     for (name, page) in pages {
@@ -39,13 +39,13 @@ fn is_of_other(path: &str) -> bool {
             .contains(&path)
 }
 
-/// Returns whether a path is one of responses, or of conversations that they are added to.
+/// Returns whether a path is one of responses, of conversations that they are added to, or of files and batches.
 fn is_of_responses(path: &str) -> bool {
-    ["/v1/responses", "/v1/conversations"].iter().any(|prefix| path.starts_with(prefix))
+    ["/v1/responses", "/v1/conversations", "/v1/files", "/v1/batches"].iter().any(|prefix| path.starts_with(prefix))
 }
 
 const OTHERS: &str = "What clients of other servers ask.";
-const RESPONSES: &str = "Answers that are kept, and go on from each other.";
+const RESPONSES: &str = "Answers that are kept, and go on from each other; requests in files, which are answered while nobody else asks.";
 
 /// Returns the page of the paths that `is_meant`.
 fn page_beside(document: &Value, title: &str, about: &str, is_meant: fn(&str) -> bool) -> String {

@@ -32,6 +32,7 @@ const SMALL_PAGE_BYTES: usize = 4096;
 enum Memory {
     /// The map, and its first large page.
     Map {
+        #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "WebAssembly has no maps"))]
         map: MmapMut,
         start: NonNull<u8>,
     },

@@ -42,7 +42,7 @@ export const N_TOKENS = 64;
 
 /** Returns the tokens that the program writes after the prompt with its scalar kernels and one thread. */
 export function nativeTokens() {
-  const args = ['run', '--model', smollm2, '--prompt', PROMPT, '--raw', '--max-tokens', `${N_TOKENS}`, '--temp', '0'];
+  const args = ['run', '--model', smollm2, '--prompt', PROMPT, '--raw', '--max-tokens', `${N_TOKENS}`, '--temp', '0', '--ignore-eos'];
   const env = { ...process.env, RUVLLM_ISA: 'scalar' };
   const output = execFileSync(ruvllm, [...args, '--threads', '1', '--json'], { env, maxBuffer: 1 << 26 });
   return JSON.parse(output).tokens;
@@ -50,6 +50,33 @@ export function nativeTokens() {
 
 /** The body whose answer is compared; the ids of its tokens are told with their log-probabilities. */
 export const body = (prompt, n) => ({ prompt, max_tokens: n, temperature: 0, ignore_eos: true, logprobs: 0 });
+
+/** Nats within which two tokens are as good as equal: sums in another order, rounded in the cache, differ by less. */
+export const GAP_MAX = 1e-3;
+
+/**
+ * Returns how many of the tokens that native kernels chose are not the best here, each after those before it; throws where one is
+ * more than `gap` nats behind. Runs in a page as well, so that it uses nothing of this file.
+ */
+export async function nearTies(engine, prompt, tokens, body, gap) {
+  const answer = await engine.complete(body).result();
+  const { text } = await engine.detokenize({ tokens });
+  if (answer.usage.completion_tokens !== tokens.length) throw new Error(`${answer.usage.completion_tokens} tokens came`);
+  if (answer.choices[0].text === text) return 0;
+  let n = 0;
+  for (const [i, token] of tokens.entries()) {
+    // What is written after native's tokens, where native's next one is ahead by so many nats.
+    const ahead = async (nats) => {
+      const request = { ...body, prompt: [...prompt, ...tokens.slice(0, i)], max_tokens: 1, logit_bias: { [token]: nats } };
+      return (await engine.complete(request).result()).choices[0].logprobs.tokens[0];
+    };
+    const itself = await ahead(100);
+    if ((await ahead(0)) === itself) continue;
+    if ((await ahead(gap)) !== itself) throw new Error(`token ${i}, ${itself}, is more than ${gap} nats behind`);
+    n += 1;
+  }
+  return n;
+}
 
 /** A chat template, which the golden models have none of. */
 export const TEMPLATE = '{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:';

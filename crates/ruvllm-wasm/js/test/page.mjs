@@ -6,7 +6,7 @@ import { createServer } from 'node:http';
 import { extname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
-import { N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, playwright, smollm2 } from './common.mjs';
+import { GAP_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, playwright, smollm2 } from './common.mjs';
 
 const { chromium } = await import(pathToFileURL(playwright).href);
 const models = goldenModels();
@@ -69,19 +69,20 @@ async function open() {
   await page.evaluate(async () => {
     globalThis.web = await import('/index.js');
   });
+  await page.evaluate(`globalThis.GAP_MAX = ${GAP_MAX}; globalThis.nearTies = ${nearTies}`);
 }
 
 async function goldens() {
   for (const { name, ctx, prompt, tokens } of models) {
-    const found = await page.evaluate(async ([name, ctx, request, tokens]) => {
+    const found = await page.evaluate(async ([name, ctx, prompt, request, tokens]) => {
       const engine = await web.load(`/models/${name}.gguf`, { ctx, cache: false });
-      const answer = await engine.complete(request).result();
-      const expected = await engine.detokenize({ tokens });
+      const n = await nearTies(engine, prompt, tokens, request, GAP_MAX);
+      const { model } = await engine.complete({ ...request, max_tokens: 1 }).result();
       await engine.dispose();
-      return [answer.choices[0].text, expected.text, answer.model];
-    }, [name, ctx, body(prompt, tokens.length), tokens]);
-    assert.equal(found[0], found[1], name);
-    assert.equal(found[2], name);
+      return { n, model };
+    }, [name, ctx, prompt, body(prompt, tokens.length), tokens]);
+    if (found.n > 0) console.log(`page: ${name}: ${found.n} of ${tokens.length} tokens are within ${GAP_MAX} nats of native's`);
+    assert.equal(found.model, name);
   }
 }
 
@@ -148,14 +149,14 @@ async function learning() {
     const engine = await web.load(`/models/${name}.gguf`, { ctx: 256, chatTemplate, learn: true, onProgress: ({ phase }) => phases.add(phase) });
     const kept = localStorage.getItem('learned');
     if (kept) await engine.importLearned(Uint8Array.from(atob(kept), (c) => c.charCodeAt(0)));
-    const ask = () => engine.chat({ messages: [{ role: 'user', content: 'Where is Ulm?' }], max_tokens: 8, temperature: 0 });
+    const ask = () => engine.chat({ messages: [{ role: 'user', content: 'Where is Ulm?' }], max_tokens: 16, temperature: 0 });
     const first = await ask().result();
     if (!kept) await engine.feedback({ id: first.id, correction: 'In Swabia' });
-    const text = await ask().text();
+    const text = (await ask().text()).trim();
     const bytes = await engine.exportLearned();
     localStorage.setItem('learned', btoa([...bytes].map((byte) => String.fromCharCode(byte)).join('')));
     await engine.dispose();
-    return [text, first.choices[0].message.content, phases.has('calibrate')];
+    return [text, first.choices[0].message.content.trim(), phases.has('calibrate')];
   }, [name, TEMPLATE]);
   const [taught, before, wasRead] = await teach();
   assert.deepEqual([taught, before === 'In Swabia', wasRead], ['In Swabia', false, true]);

@@ -1,5 +1,7 @@
 //! What JavaScript calls. Bodies and answers are texts of JSON; an error is thrown as one, for the classes in `js/`.
 
+#![expect(unreachable_pub, reason = "JavaScript is their outside")]
+
 #[cfg(feature = "engine")]
 mod engine;
 mod intelligence;
