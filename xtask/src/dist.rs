@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SYSTEM")]
     archive: Option<String>,
     /// Build nothing: write the formula and the checksums of the archives that are there
-    #[arg(long, conflicts_with_all = ["archive", "trial"])]
+    #[arg(long, conflicts_with = "archive")]
     only_sums: bool,
     /// Address of the project, below which releases/download/vVERSION/ has the archives; without it no Homebrew formula is made
     #[arg(long, value_name = "URL")]

@@ -45,7 +45,7 @@ pub use download::HubFile;
 pub use error::{HubError, HubErrorKind, io_reason, one_line};
 pub use figures::{bytes, count, timestamp};
 pub use header::read_header;
-pub use progress::{Progress, Silent, Task};
+pub use progress::{Progress, ProgressCalls, Silent, Step, Task};
 pub use publish::{Publication, PublishOptions, PublishedFile, Pushed, PushedFile, push};
 pub use quantization::quantization;
 pub use registry::{DEFAULT_MODEL, Entry, Pullable, Registry, Resolved};

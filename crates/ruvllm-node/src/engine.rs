@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 
 use crate::call::NativeCall;
 use crate::error::{internal, of_api, of_command, of_server};
-use crate::progress::{Listener, OnProgress};
+use crate::progress::{OnProgress, listener};
 
 /// Models in this process that answer requests.
 #[napi]
@@ -33,7 +33,7 @@ pub struct NativeEngine {
 #[napi]
 pub async fn load(args: Vec<String>, on_progress: OnProgress) -> napi::Result<NativeEngine> {
     let load = move || {
-        let models = EmbeddedModels::load(&args, Arc::new(Listener(Arc::new(on_progress))));
+        let models = EmbeddedModels::load(&args, Arc::new(listener(on_progress)));
         let EmbeddedModels { names, models, options, home } = models.map_err(|error| of_command(&error))?;
         let embedded = Embedded::start(models, options).map_err(|error| of_server(&error))?;
         embedded.prepare().map_err(|error| of_server(&error))?;

@@ -21,7 +21,7 @@ use crate::call::NativeCall;
 use crate::error::Failure;
 use crate::floats::Floats;
 use crate::pending::Pending;
-use crate::progress::Listener;
+use crate::progress::listener;
 use crate::runtime::{self, OfProcess};
 
 /// Models in this process that answer requests.
@@ -38,7 +38,7 @@ pub struct NativeEngine {
 pub fn load(args: Vec<String>, on_progress: Option<Py<PyAny>>) -> Pending {
     let load = move || {
         let listener: Arc<dyn ruvllm_hub::Progress + Send + Sync> = match on_progress {
-            Some(on_progress) => Arc::new(Listener(Arc::new(on_progress))),
+            Some(on_progress) => Arc::new(listener(on_progress)),
             None => Arc::new(Silent),
         };
         let EmbeddedModels { names, models, options, home } = EmbeddedModels::load(&args, listener)?;

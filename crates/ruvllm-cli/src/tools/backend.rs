@@ -36,7 +36,6 @@ pub enum LocalName {
 pub struct LocalBackend {
     name: LocalName,
     /// Layers on the GPU, if not as many as fit.
-    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "no backend has a GPU then"))]
     gpu_layers: Option<usize>,
 }
 
@@ -126,6 +125,8 @@ impl LocalBackend {
 
     /// Returns why an option of loading has no use, if it has none.
     fn why_not(self, option: &str, load: &LoadArgs) -> Option<&'static str> {
+        #[cfg(not(feature = "gpu"))]
+        let _ = load;
         match (self.name, option) {
             (LocalName::Native, _) => None,
             (_, "--no-head-shortlist") => Some("it has no such copy"),

@@ -12,6 +12,7 @@ use crate::tools::error::{Error, Result};
 ///
 /// # Errors
 /// The file cannot be read, or is no key.
+#[cfg(feature = "packs")]
 pub fn read(path: &Path) -> Result<SigningKey> {
     of_bytes(path, &fs::read(path).map_err(|error| Error::io("read", path, &error))?)
 }

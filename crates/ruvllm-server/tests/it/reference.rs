@@ -14,7 +14,10 @@ fn the_api_reference_is_that_of_the_openapi_document() {
     let document = Bench::tiny(options()).get("/openapi.json").ok();
     let pages = [
         ("api.md", page(&document)),
-        ("api-responses.md", page_beside(&document, "responses, conversations, files and batches", RESPONSES, is_of_responses)),
+        (
+            "api-responses.md",
+            page_beside(&document, "responses, conversations, files and batches", RESPONSES, is_of_responses),
+        ),
         ("api-others.md", page_beside(&document, "Ollama and llama.cpp", OTHERS, is_of_other)),
     ];
     for (name, page) in pages {
@@ -45,7 +48,8 @@ fn is_of_responses(path: &str) -> bool {
 }
 
 const OTHERS: &str = "What clients of other servers ask.";
-const RESPONSES: &str = "Answers that are kept, and go on from each other; requests in files, which are answered while nobody else asks.";
+const RESPONSES: &str =
+    "Answers that are kept, and go on from each other; requests in files, which are answered while nobody else asks.";
 
 /// Returns the page of the paths that `is_meant`.
 fn page_beside(document: &Value, title: &str, about: &str, is_meant: fn(&str) -> bool) -> String {
