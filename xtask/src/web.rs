@@ -1,8 +1,7 @@
 //! `cargo xtask web`: the package of browsers, `@ruvllm/web`: modules of WebAssembly with the JavaScript around them.
 //!
 //! The modules are built for `wasm32-unknown-unknown` by the compiler of `cargo xtask cross`; `wasm-bindgen` of the locked version
-//! writes what JavaScript imports. `--test` also runs the package in Node and in headless Chromium. CI runs it with modules that take less
-//! time to build, and are larger.
+//! writes what JavaScript imports. `--test` also runs the package in Node and in headless Chromium.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,37 +51,27 @@ pub(crate) struct Args {
 /// # Errors
 /// A tool is missing and cannot be had, something does not build, a module is too large, or a test fails.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let folder = build(PROFILE)?;
+    let folder = build()?;
     if args.test {
         test(&folder, &models::given_or_built(args.ruvllm.as_ref())?)?;
     }
     Ok(())
 }
 
-/// Builds the package as CI builds everything, and tests it.
-///
-/// # Errors
-/// As for [`run`].
-pub(crate) fn run_in_ci() -> Result<()> {
-    test(&build(shell::PROFILE)?, &models::ruvllm_path(shell::PROFILE))
-}
-
 /// Builds the package and returns its folder.
-fn build(profile: &str) -> Result<PathBuf> {
+fn build() -> Result<PathBuf> {
     toolchain::install(&[("nodejs", "/usr/bin/node")])?;
     let bindgen = bindgen()?;
-    let folder = shell::target_dir().join(if profile == PROFILE { "web" } else { "web-ci" });
+    let folder = shell::target_dir().join("web");
     let modules = folder.join("wasm");
     fs::create_dir_all(&modules).with_context(|| format!("cannot make {}", modules.display()))?;
     for module in &MODULES {
-        compile(module, profile)?;
-        let built = shell::target_dir().join("cross").join(TARGET).join(profile).join("ruvllm_wasm.wasm");
+        compile(module)?;
+        let built = shell::target_dir().join("cross").join(TARGET).join(PROFILE).join("ruvllm_wasm.wasm");
         let mut command = Command::new(&bindgen);
         command.args(["--target", "web", "--no-typescript", "--out-name", module.name, "--out-dir"]);
         shell::run(command.arg(&modules).arg(&built))?;
-        if profile == PROFILE {
-            check_size(module, &modules.join(format!("{}_bg.wasm", module.name)))?;
-        }
+        check_size(module, &modules.join(format!("{}_bg.wasm", module.name)))?;
     }
     // The JavaScript, not its tests.
     copy_folder(&shell::root().join(SOURCE), &folder, false)?;
@@ -98,14 +87,14 @@ fn build(profile: &str) -> Result<PathBuf> {
 }
 
 /// Compiles a module.
-fn compile(module: &Module, profile: &str) -> Result<()> {
+fn compile(module: &Module) -> Result<()> {
     let flags = format!("-C target-feature=+simd128 -C link-arg=-zstack-size={}", wasm::STACK_BYTES);
     let mut command = toolchain::cargo("rustc", "std,panic_abort");
     command
         .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", toolchain::wasm_linker()?)
         .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags)
         .args(["--package", "ruvllm-wasm", "--lib", "--crate-type", "cdylib", "--target", TARGET])
-        .args(["--profile", profile])
+        .args(["--profile", PROFILE])
         .args(module.features);
     shell::run(&mut command)
 }

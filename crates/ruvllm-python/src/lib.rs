@@ -1,6 +1,6 @@
 //! RuvLLM in Python: the server of `ruvllm serve` in the process of a Python program, without a socket.
 //!
-//! The module is small: [`load()`] brings the models as the command does, [`NativeEngine::call`] takes a request as it stands in the
+//! The module is small: [`load()`] brings the models as the command does, [`NativeEngine`] takes a request as it stands in the
 //! HTTP API, and [`NativeCall`] gives its answer in pieces. Logits and embeddings come as [`Floats`], which NumPy reads in place.
 //! Everything that is typed stands above it in Python (`python/ruvllm/`).
 //!

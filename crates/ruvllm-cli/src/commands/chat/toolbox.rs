@@ -73,9 +73,9 @@ impl McpPlan {
     /// A server does not start, or the tool that is to be called first is not there.
     pub fn start(self, app: &App, n_ctx: Option<usize>) -> Result<Toolbox> {
         let defaults = McpLimits::default();
-        // A token is some bytes, so that a result of as many bytes as the context has tokens leaves room for others.
+        // A token is a byte at least, as a digit is, so that a result takes half of the context at most.
         let (least, most) = RESULT_BYTES;
-        let result_bytes_max = n_ctx.map_or(defaults.result_bytes_max, |n_ctx| n_ctx.clamp(least, most));
+        let result_bytes_max = n_ctx.map_or(defaults.result_bytes_max, |n_ctx| (n_ctx / 2).clamp(least, most));
         let limits = McpLimits { result_bytes_max, ..defaults };
         let work = app.ui.spinner("starting MCP servers");
         let servers = McpServers::start(self.config, app.settings.inherited.clone(), limits);
