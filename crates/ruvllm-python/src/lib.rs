@@ -4,8 +4,8 @@
 //! HTTP API, and [`NativeCall`] gives its answer in pieces. Logits and embeddings come as [`Floats`], which NumPy reads in place.
 //! Everything that is typed stands above it in Python (`python/ruvllm/`).
 //!
-//! What takes time is a [`Pending`]: a program waits for it on its thread, which lets go of the interpreter's lock, or has a function
-//! called when it is there. Requests run on tokio's threads, and engines on their own.
+//! A [`Pending`] is something that takes time: a program waits for it on its thread, which lets go of the interpreter's lock, or has a
+//! function called when it is there. Requests run on tokio's threads, and engines on their own.
 
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use crate::error::Failure;
 use crate::runtime::{self, OfProcess};
 
-/// How often a thread that waits looks whether a signal came, such as that of Ctrl-C.
+/// Interval in which a thread that waits looks whether a signal came, such as that of Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Makes Python's value of what a future gave.

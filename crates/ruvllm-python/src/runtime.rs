@@ -35,7 +35,7 @@ pub(crate) fn handle() -> Result<Handle, Failure> {
 
 /// Whether the interpreter is ending; read while a thread of ours calls into it.
 static IS_ENDING: RwLock<bool> = RwLock::new(false);
-/// How long the end waits for calls that are under way.
+/// Longest time that the end waits for calls that are under way.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Calls into the interpreter from a thread of ours, unless it is ending: a thread that is inside when the interpreter goes would

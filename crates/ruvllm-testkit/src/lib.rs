@@ -23,6 +23,7 @@ mod golden;
 mod json;
 pub mod killed;
 mod models;
+mod pages;
 mod recorded;
 
 pub use cases::{CASE_MODELS, chat_cases, functions, generate_cases, tokenizer_cases};
@@ -31,4 +32,5 @@ pub use faults::Faults;
 pub use golden::{Golden, GoldenKind, testdata_dir};
 pub use json::escaped_json;
 pub use models::{REAL_MODELS, real_model};
+pub use pages::check_page;
 pub use recorded::RecordedBits;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ruvllm_testkit::check_page;
 use serde_json::{Value, json};
 
 use crate::common::{Bench, error_line, text, tiny};
@@ -239,16 +240,7 @@ fn a_hangup_and_a_change_bring_keys_and_levels() {
 #[test]
 fn the_page_of_settings_is_that_of_the_schema() {
     let page = page(&schema(&Bench::new()));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/settings.md");
-    if std::env::var_os("RUVLLM_WRITE_DOCS").is_some() {
-        std::fs::write(&path, &page).expect("docs/src is writable");
-    }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    let line = written.lines().zip(page.lines()).position(|(old, new)| old != new);
-    assert!(
-        written == page,
-        "docs/src/settings.md is out of date (line {line:?}): run `RUVLLM_WRITE_DOCS=1 cargo test -p ruvllm-cli --test it config`"
-    );
+    check_page("settings.md", &page, "cargo test -p ruvllm-cli --test it config");
 }
 
 const HEAD: &str = "\

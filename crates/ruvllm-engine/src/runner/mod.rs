@@ -34,18 +34,18 @@ pub enum Readout {
     /// The final hidden states of the last tokens: `[n_last, n_embd]`, of a model that writes text. Those that an answer's tokens
     /// follow are what a logits processor is told by.
     States {
-        /// How many; no more than there are.
+        /// Number of those tokens; no more than there are.
         n_last: usize,
     },
     /// The log-probability of every token but the first, and the most likely ones in its place: `[n - 1, 1 + 2 * n_top]`, each row
     /// the token's own, then `n_top` ids with theirs, the most likely first. Of a model that writes text.
     Logprobs {
-        /// How many of the most likely tokens.
+        /// Number of the most likely tokens.
         n_top: usize,
     },
     /// The logits after each of the last tokens: `[n_last, n_vocab]`. Of a model that writes text.
     Logits {
-        /// How many; no more than there are.
+        /// Number of those tokens; no more than there are.
         n_last: usize,
     },
     /// How well the second text of a pair fits the first, `[1]`: the logit of a cross-encoder. The first text has this many

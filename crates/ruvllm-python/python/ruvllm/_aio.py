@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, Union, overload
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Optional, TypeVar, Union, overload
 
 from . import _native, _request
 from ._options import Model, arguments
-from ._request import JSON_HEADERS, Events, Request
-from ._sync import _CLOSED, Engine, OnProgress
-from .errors import DisposedError, UnavailableError
+from ._request import JSON_HEADERS, Request
+from ._sync import Answering, Chunk, Engine, OnProgress
 from .types import (
     Adapter,
     ChatChunk,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from .bodies import ChatOptions, CompletionOptions, EmbeddingOptions, LoadOptions
 
 T = TypeVar("T")
-Chunk = TypeVar("Chunk")
 
 
 async def _wait(pending: _native.Pending[T], call: Optional[_native.NativeCall] = None) -> T:
@@ -61,47 +59,25 @@ async def _wait(pending: _native.Pending[T], call: Optional[_native.NativeCall] 
         raise
 
 
-class AsyncStream(Generic[Chunk]):
+class AsyncStream(Answering[Chunk]):
     """An answer that is being written: an asynchronous iterator over its chunks, each of which is given once.
 
     The request begins when the stream is made. Cancelling the task that reads it, leaving an ``async with`` block, :meth:`aclose` and
     dropping the last reference end it; it then leaves the engine within a step.
     """
 
-    def __init__(self, engine: AsyncEngine, call: _native.NativeCall) -> None:
-        self._engine = engine
-        self._call = call
-        self._events = Events()
-        self._chunks: Iterator[Chunk] = iter(())
-
     def __aiter__(self) -> AsyncStream[Chunk]:
         return self
 
     async def __anext__(self) -> Chunk:
         try:
-            while True:
-                chunk = next(self._chunks, None)
-                if chunk is not None:
-                    return chunk
-                if self._events.has_ended:
+            while (chunk := next(self._chunks, None)) is None:
+                if self._events.has_ended or not self._take(await _wait(self._call.next(), self._call)):
                     raise StopAsyncIteration
-                piece = await _wait(self._call.next(), self._call)
-                if piece is None:
-                    self._end()
-                    raise StopAsyncIteration
-                self._chunks = self._events.feed(piece)
-        except UnavailableError as error:
-            # The server's word for an engine that is closed.
+            return chunk
+        except BaseException as error:
             self._close()
-            raise DisposedError(_CLOSED) if self._engine.closed else error
-        except BaseException:
-            self._close()
-            raise
-
-    def _end(self) -> None:
-        if self._engine.closed:
-            raise DisposedError(_CLOSED)
-        self._events.end()
+            raise self._told(error)
 
     async def texts(self) -> AsyncIterator[str]:
         """Iterates over the pieces of the first choice's text."""
@@ -112,11 +88,6 @@ class AsyncStream(Generic[Chunk]):
                     yield text
         finally:
             self._close()
-
-    def _close(self) -> None:
-        self._events.has_ended = True
-        self._chunks = iter(())
-        self._call.cancel()
 
     async def aclose(self) -> None:
         """Ends the request; the iterator is then at its end."""

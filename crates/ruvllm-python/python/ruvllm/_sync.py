@@ -48,47 +48,55 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_OPEN.clear)
 
 
-class Stream(Generic[Chunk]):
+class Answering(Generic[Chunk]):
+    """State of an answer that is being written, whoever waits for its pieces."""
+
+    def __init__(self, engine: Union[Engine, AsyncEngine], call: _native.NativeCall) -> None:
+        self._engine = engine
+        self._call = call
+        self._events = Events()
+        self._chunks: Iterator[Chunk] = iter(())
+
+    def _take(self, piece: Optional[bytes]) -> bool:
+        """Takes the next piece of the answer; returns whether there was one."""
+        if piece is not None:
+            self._chunks = self._events.feed(piece)
+            return True
+        if self._engine.closed:
+            raise DisposedError(_CLOSED)
+        self._events.end()
+        return False
+
+    def _told(self, error: BaseException) -> BaseException:
+        """Returns an error as callers are told it: the server's word for an engine that is closed is another one."""
+        is_closed = isinstance(error, UnavailableError) and self._engine.closed
+        return DisposedError(_CLOSED) if is_closed else error
+
+    def _close(self) -> None:
+        self._events.has_ended = True
+        self._chunks = iter(())
+        self._call.cancel()
+
+
+class Stream(Answering[Chunk]):
     """An answer that is being written: an iterator over its chunks, each of which is given once.
 
     The request begins when the stream is made. Leaving a ``with`` block, :meth:`close` and dropping the last reference end it; it then
     leaves the engine within a step.
     """
 
-    def __init__(self, engine: Engine, call: _native.NativeCall) -> None:
-        self._engine = engine
-        self._call = call
-        self._events = Events()
-        self._chunks: Iterator[Chunk] = iter(())
-
     def __iter__(self) -> Stream[Chunk]:
         return self
 
     def __next__(self) -> Chunk:
         try:
-            while True:
-                chunk = next(self._chunks, None)
-                if chunk is not None:
-                    return chunk
-                if self._events.has_ended:
+            while (chunk := next(self._chunks, None)) is None:
+                if self._events.has_ended or not self._take(self._call.next().wait()):
                     raise StopIteration
-                piece = self._call.next().wait()
-                if piece is None:
-                    self._end()
-                    raise StopIteration
-                self._chunks = self._events.feed(piece)
-        except UnavailableError as error:
-            # The server's word for an engine that is closed.
-            self.close()
-            raise DisposedError(_CLOSED) if self._engine.closed else error
-        except BaseException:
-            self.close()
-            raise
-
-    def _end(self) -> None:
-        if self._engine.closed:
-            raise DisposedError(_CLOSED)
-        self._events.end()
+            return chunk
+        except BaseException as error:
+            self._close()
+            raise self._told(error)
 
     def texts(self) -> Iterator[str]:
         """Iterates over the pieces of the first choice's text."""
@@ -96,9 +104,7 @@ class Stream(Generic[Chunk]):
 
     def close(self) -> None:
         """Ends the request; the iterator is then at its end."""
-        self._events.has_ended = True
-        self._chunks = iter(())
-        self._call.cancel()
+        self._close()
 
     def __enter__(self) -> Stream[Chunk]:
         return self

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::Path;
 
+use ruvllm_testkit::check_page;
 use serde_json::Value;
 
 use crate::client::{Bench, options};
@@ -21,17 +21,7 @@ fn the_api_reference_is_that_of_the_openapi_document() {
         ("api-others.md", page_beside(&document, "Ollama and llama.cpp", OTHERS, is_of_other)),
     ];
     for (name, page) in pages {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src").join(name);
-        if std::env::var_os("RUVLLM_WRITE_DOCS").is_some() {
-            std::fs::write(&path, &page).expect("docs/src is writable");
-        }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
-        let line = written.lines().zip(page.lines()).position(|(old, new)| old != new);
-        assert!(
-            written == page,
-            "docs/src/{name} is out of date (line {:?}): run `RUVLLM_WRITE_DOCS=1 cargo test -p ruvllm-server --test it reference`",
-            line.map_or(written.lines().count().min(page.lines().count()) + 1, |line| line + 1)
-        );
+        check_page(name, &page, "cargo test -p ruvllm-server --test it reference");
     }
 }
 

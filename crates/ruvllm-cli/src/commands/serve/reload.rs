@@ -25,7 +25,7 @@ pub(super) struct SettingsReload {
     path: PathBuf,
     settings: Vec<Setting>,
     levels: LevelsHandle,
-    /// What the models are called, which stays.
+    /// Names of the models, which stay.
     names: Vec<String>,
     state: Mutex<State>,
 }
@@ -41,7 +41,7 @@ type Values = BTreeMap<String, Vec<OsString>>;
 /// Settings whose values have changed.
 struct Changed {
     reloaded: Vec<String>,
-    /// Those that take a restart.
+    /// Settings that take a restart.
     others: Vec<String>,
 }
 

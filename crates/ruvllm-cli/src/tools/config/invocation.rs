@@ -9,7 +9,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::file::{ConfigFile, Given};
-use super::setting::{COMMANDS, options};
+use super::setting::{COMMANDS, default_of, options};
 use crate::tools::env;
 
 /// Setting that has a meaning with one value of another one only: the file's is left out with every other value.
@@ -234,12 +234,7 @@ impl Parsed {
 /// refused for that.
 fn is_default(command: &Command, given: &Given) -> bool {
     let found = options(command).into_iter().find(|(name, _)| *name == given.key);
-    let defaults =
-        |arg: &Arg| arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
-    found.is_some_and(|(_, arg)| {
-        let defaults: Vec<String> = defaults(arg);
-        !defaults.is_empty() && defaults.join(",") == given.values.join(",")
-    })
+    found.and_then(|(_, arg)| default_of(arg)).is_some_and(|default| default == given.values.join(","))
 }
 
 /// Returns a setting as a command line has it.

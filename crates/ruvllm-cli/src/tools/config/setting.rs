@@ -98,10 +98,9 @@ impl Setting {
     fn of_options(table: &'static str, key: &str, args: Vec<&Arg>) -> Setting {
         let arg = args[0];
         let kind = Kind::of(arg);
-        let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let default = match kind {
             Kind::Switch => Some("false".to_owned()),
-            _ => (!defaults.is_empty()).then(|| defaults.join(",")),
+            _ => default_of(arg),
         };
         let names = args.iter().flat_map(|arg| arg.get_all_aliases().unwrap_or_default());
         Setting {
@@ -173,6 +172,12 @@ fn reason(error: &clap::Error) -> String {
     }
     let line = error.source().map_or_else(|| "it cannot be used".to_owned(), ToString::to_string);
     line.trim_end_matches('.').to_owned()
+}
+
+/// Returns the value that an option has where nobody says one, as text.
+pub(super) fn default_of(arg: &Arg) -> Option<String> {
+    let values: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+    (!values.is_empty()).then(|| values.join(","))
 }
 
 /// Returns the options of a command that are settings, by their long names.

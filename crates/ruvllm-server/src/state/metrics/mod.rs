@@ -310,7 +310,7 @@ impl Metrics {
 impl Drop for Metrics {
     fn drop(&mut self) {
         // A bucket of the recorder that goes leaves what was not read of it; a process may have many servers, one after the other.
-        self.handle.run_upkeep();
+        self.upkeep();
     }
 }
 
