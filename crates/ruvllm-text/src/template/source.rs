@@ -106,11 +106,15 @@ fn escapes(text: &str) -> Cow<'_, str> {
     while let Some(at) = rest.find('\\') {
         out.push_str(&rest[..at]);
         rest = &rest[at + 1..];
+        let Some(next) = rest.chars().next() else {
+            // The text is never closed; the template engine refuses it.
+            out.push('\\');
+            break;
+        };
         let digits = |radix: u32, n: usize| {
             rest.chars().skip(usize::from(radix == 16)).take(n).take_while(|c| c.is_digit(radix)).count()
         };
         let code = |from: usize, n: usize, radix: u32| u32::from_str_radix(&rest[from..from + n], radix).unwrap_or(0);
-        let next = rest.chars().next().unwrap_or('\\');
         let (n, c) = match next {
             '\n' => (1, None),
             '\\' | '\'' | '"' => (1, Some(next)),
@@ -168,6 +172,8 @@ mod tests {
             ("{{ x1.2.3.4 ~ 1.5 ~ a[0].1.2 }}", "{{ x1.2 .3 .4 ~ 1.5 ~ a[0].1 .2 }}"),
             ("{{ '.1.0' }}\r\na\rb", "{{ '.1.0' }}\na\nb"),
             (r"{{ '\d\x41\101\'\n' }}\d", r"{{ '\\dAA\'\u000a' }}\d"),
+            (r"{{ '\", r"{{ '\"),
+            (r"{{ m | f('a\\{% b \c\\\", r"{{ m | f('a\\{% b \\c\\\"),
             ("{%- generation %}x{% endgeneration -%}", "{%- if true %}x{% endif -%}"),
             (
                 "{% raw %}{{ x.1.0 }}{% endraw %}{# x.1.0 ' #}{{ x.1.0 }}",
