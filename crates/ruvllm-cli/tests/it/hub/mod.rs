@@ -2,6 +2,7 @@
 
 mod alias;
 mod folder;
+mod guide;
 mod header;
 mod pull;
 mod push;
