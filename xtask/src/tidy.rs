@@ -37,7 +37,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 34] = [
+const LAYERS: [(&str, u8); 35] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -67,11 +67,12 @@ const LAYERS: [(&str, u8); 34] = [
     ("ruvllm-witness", 7),
     ("ruvllm-hub", 7),
     ("ruvllm-api", 8),
-    ("ruvllm-server", 9),
+    ("ruvllm-server-state", 9),
     ("ruvllm-wasm", 9),
-    ("ruvllm-cli", 10),
-    ("ruvllm-node", 11),
-    ("ruvllm-python", 11),
+    ("ruvllm-server", 10),
+    ("ruvllm-cli", 12),
+    ("ruvllm-node", 13),
+    ("ruvllm-python", 13),
 ];
 
 /// Crates for tests: others may only name them as dev-dependencies.

@@ -37,6 +37,7 @@ pub mod dequant;
 pub mod distance;
 mod lanes;
 pub mod lowrank;
+#[cfg(feature = "matmul")]
 pub mod matmul;
 pub mod norm;
 pub mod prefetch;

@@ -1,8 +1,11 @@
 //! Prefetching: the policy of the machine, and plans of what is read next.
 
+#[cfg(feature = "matmul")]
+mod cursor;
 mod plan;
 
-pub(crate) use plan::PlanCursor;
+#[cfg(feature = "matmul")]
+pub(crate) use cursor::PlanCursor;
 pub use plan::PrefetchPlan;
 
 use ruvllm_threads::prefetch::CacheLevel;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams};
-use ruvllm_learning::{Correctness, Learning, LearningOptions, Question, Task, Tenant, add_correction};
+use ruvllm_learning::{Correctness, Learning, LearningOptions, Question, Task, TenantLearning, add_correction};
 
 const QUESTION: &str = "Where is Ulm?";
 const ANSWER: &str = "On the Danube, with the highest spire there is.";
@@ -51,7 +51,12 @@ fn teach(engine: &mut Engine, folder: PathBuf) -> Result<(), Box<dyn Error>> {
 }
 
 /// Returns the tokens of an answer by what the tenant knows.
-fn ask(engine: &mut Engine, tenant: &Arc<Tenant>, prompt: &[u32], n: usize) -> Result<Vec<u32>, Box<dyn Error>> {
+fn ask(
+    engine: &mut Engine,
+    tenant: &Arc<TenantLearning>,
+    prompt: &[u32],
+    n: usize,
+) -> Result<Vec<u32>, Box<dyn Error>> {
     let logits_processor = Some(tenant.logits_processor(Task::of(QUESTION), None));
     let (prompt, max_tokens, sampling) = (prompt.to_vec(), Some(n), SamplingParams::greedy());
     let request = GenerateRequest { prompt, max_tokens, sampling, logits_processor, ..GenerateRequest::default() };

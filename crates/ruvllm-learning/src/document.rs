@@ -7,7 +7,7 @@ use ruvllm_sona::history::Span;
 
 use crate::evaluation_stream::{Window, WindowOptions, window_start};
 use crate::reading::ReadSums;
-use crate::tenant::Tenant;
+use crate::tenant::TenantLearning;
 
 /// Tokens that are learned together: until then the datastore has none of them.
 const N_REQUEST: usize = 512;
@@ -22,7 +22,7 @@ const N_STEP: usize = 32;
 /// The context is too short, `watch` breaks off, or it cannot be written.
 pub fn learn_document(
     engine: &mut Engine,
-    tenant: &Tenant,
+    tenant: &TenantLearning,
     tokens: &[u32],
     watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<ReadSums, EngineError> {
@@ -62,7 +62,7 @@ fn spans(engine: &Engine, tokens: &[u32], windows: &WindowOptions, n_step: usize
     Ok(spans.collect())
 }
 
-impl Tenant {
+impl TenantLearning {
     /// Returns after how many tokens of a document a step is taken.
     fn n_step(&self) -> usize {
         self.shared.options.learn.micro.map_or(N_STEP, |micro| micro.n_tokens)

@@ -16,7 +16,7 @@ use crate::error::of_sona;
 use crate::kept::Kept;
 use crate::maintenance::{self, MaintenanceOptions};
 use crate::reading::Passes;
-use crate::tenant::Tenant;
+use crate::tenant::TenantLearning;
 
 /// Options of learning.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ pub struct LearningOptions {
     pub folder: Option<PathBuf>,
     /// A file with the key that what tenants taught is encrypted with, 32 bytes or 64 hexadecimal digits.
     pub key: Option<PathBuf>,
-    /// Maintenance of a tenant while nobody asks, see [`Tenant::maintain`]; `None` does nothing, and holds nothing back.
+    /// Maintenance of a tenant while nobody asks, see [`TenantLearning::maintain`]; `None` does nothing, and holds nothing back.
     pub maintenance: Option<MaintenanceOptions>,
     /// Name of this process for others that find the folder taken: `ruvllm serve`.
     pub process: String,
@@ -62,7 +62,7 @@ pub struct Learning {
 }
 
 /// Slot of a tenant: filled once it is open. Threads that ask for the tenant wait for the one that opens it, others do not.
-type Slot = Mutex<Option<Arc<Tenant>>>;
+type Slot = Mutex<Option<Arc<TenantLearning>>>;
 
 /// What all tenants of a model have in common: nothing of it is learned.
 pub(crate) struct Shared {
@@ -208,7 +208,7 @@ impl Learning {
     ///
     /// # Errors
     /// The name is none, what is kept is damaged or of another model, or another process has it.
-    pub fn tenant(&self, passes: &mut dyn Passes, name: &str) -> Result<Arc<Tenant>, EngineError> {
+    pub fn tenant(&self, passes: &mut dyn Passes, name: &str) -> Result<Arc<TenantLearning>, EngineError> {
         let slot = {
             let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(tenants.entry(name.to_owned()).or_default())
@@ -217,13 +217,13 @@ impl Learning {
         if let Some(tenant) = &*tenant {
             return Ok(Arc::clone(tenant));
         }
-        let opened = Arc::new(Tenant::open(name, Arc::clone(&self.shared), passes)?);
+        let opened = Arc::new(TenantLearning::open(name, Arc::clone(&self.shared), passes)?);
         *tenant = Some(Arc::clone(&opened));
         Ok(opened)
     }
 
     /// Returns a tenant that is open already.
-    pub fn opened(&self, name: &str) -> Option<Arc<Tenant>> {
+    pub fn opened(&self, name: &str) -> Option<Arc<TenantLearning>> {
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         // One that is being opened is not open.
         tenants.get(name)?.try_lock().ok()?.clone()
@@ -233,12 +233,12 @@ impl Learning {
     ///
     /// # Errors
     /// None that [`Learning::open`] did not return.
-    pub fn transient(&self) -> Result<Arc<Tenant>, EngineError> {
-        Ok(Arc::new(Tenant::transient(Arc::clone(&self.shared))?))
+    pub fn transient(&self) -> Result<Arc<TenantLearning>, EngineError> {
+        Ok(Arc::new(TenantLearning::transient(Arc::clone(&self.shared))?))
     }
 
     /// Returns the tenants that are open, by name.
-    pub fn tenants(&self) -> Vec<Arc<Tenant>> {
+    pub fn tenants(&self) -> Vec<Arc<TenantLearning>> {
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = tenants.values().filter_map(|slot| slot.try_lock().ok()?.clone()).collect();
         all.sort_by(|a, b| a.name().cmp(b.name()));

@@ -1,8 +1,8 @@
 //! Learning, routing and autotuning joined to an engine: what `ruvllm-sona` and `ruvllm-router` know, in the engine's hooks.
 //!
 //! [`Learning`] is what one model can be taught: its [`Calibration`] (made once by [`calibrate()`]), the rows of its
-//! head, and a folder. Each [`Tenant`] has learned something of its own there. A request learns through
-//! [`Tenant::logits_processor`]; a document is read by [`learn_document()`] or an [`EvaluationStream`]; [`Tenant::judge`] and [`add_correction`] take what people say of
+//! head, and a folder. Each [`TenantLearning`] has learned something of its own there. A request learns through
+//! [`TenantLearning::logits_processor`]; a document is read by [`learn_document()`] or an [`EvaluationStream`]; [`TenantLearning::judge`] and [`add_correction`] take what people say of
 //! answers.
 //!
 //! ```text
@@ -83,4 +83,4 @@ pub use ruvllm_sona::history::{Generation, Item, Span};
 pub use ruvllm_sona::{Calibration, LearnOptions, Learned, MicroOptions};
 pub use ruvllm_sona::{PublicKey, SigningKey};
 pub use score::{AnswerScore, Question, add_correction, answer_states, score_answer};
-pub use tenant::{Evaluation, FeedbackOutcome, Task, Tenant, TenantStats, check_tenant};
+pub use tenant::{Evaluation, FeedbackOutcome, Task, TenantLearning, TenantStats, check_tenant};

@@ -16,7 +16,7 @@ use crate::kept::{Kept, STORE_FILE};
 use crate::learning::{LearningOptions, Shared, name_of};
 use crate::maintenance::Maintenance;
 use crate::reading::{Passes, ReadSums, ReadWatch, Reader};
-use crate::tenant::Tenant;
+use crate::tenant::TenantLearning;
 
 /// State of a tenant.
 pub(crate) enum TenantState {
@@ -169,7 +169,7 @@ impl LogPosition {
     }
 }
 
-impl Tenant {
+impl TenantLearning {
     /// Does something with the log when all that waits is ingested, and lets requests see what came of it.
     fn with_log<T>(
         &self,
@@ -217,7 +217,7 @@ impl Tenant {
     /// longer those that were judged.
     ///
     /// # Errors
-    /// As [`Tenant::undo`].
+    /// As [`TenantLearning::undo`].
     pub(crate) fn decide(
         &self,
         passes: &mut dyn Passes,
@@ -284,7 +284,7 @@ impl Tenant {
     /// Takes back all that was read since an item, that one too, and says why in the log.
     ///
     /// # Errors
-    /// As [`Tenant::undo`].
+    /// As [`TenantLearning::undo`].
     pub fn discard_since(&self, passes: &mut dyn Passes, first: u64, why: &str) -> Result<(), EngineError> {
         let mut watch = |_| ControlFlow::Continue(());
         self.with_log(passes, &mut watch, |history, reader| history.discard_since(first, why, reader))

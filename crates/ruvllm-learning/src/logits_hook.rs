@@ -7,12 +7,12 @@ use ruvllm_lora::micro::{LogitRow, MicroLora, StateRows};
 use ruvllm_sona::history::Span;
 use ruvllm_sona::{Learned, Names, RequestTrace};
 
-use crate::tenant::{Observation, Task, Tenant};
+use crate::tenant::{Observation, Task, TenantLearning};
 
 /// Learner of a request: its tenant and its task.
 #[derive(Debug)]
 pub(crate) struct RequestLearner {
-    pub tenant: Arc<Tenant>,
+    pub tenant: Arc<TenantLearning>,
     pub task: Task,
     pub id: Option<String>,
 }
@@ -46,7 +46,7 @@ impl LogitsProcessor for RequestLearner {
 /// One request. What its tenant knew when it began is what it sees to its end, so that its tokens do not depend on who else
 /// is there.
 struct Request {
-    tenant: Arc<Tenant>,
+    tenant: Arc<TenantLearning>,
     learned: Arc<Learned>,
     /// Patterns stand in the prompt.
     has_patterns: bool,

@@ -21,7 +21,7 @@ use web_time::{Duration, Instant};
 use crate::error::of_sona;
 use crate::log::LogPosition;
 use crate::reading::{Passes, ReadWatch, Reader};
-use crate::tenant::Tenant;
+use crate::tenant::TenantLearning;
 
 /// Tokens of a block.
 const BLOCK: usize = 64;
@@ -117,7 +117,7 @@ fn is_surely_worse(change: &LossChange, bar: f64) -> bool {
     2.0 * change.relative - change.bound > bar
 }
 
-impl Tenant {
+impl TenantLearning {
     /// Does what is due, if anything is. `watch` is asked before each piece that the model reads: it may wait until nobody else needs the
     /// model, and break off.
     ///

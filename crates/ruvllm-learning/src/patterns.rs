@@ -9,7 +9,7 @@ use ruvllm_sona::{PublicKey, SigningKey};
 
 use crate::error::of_sona;
 use crate::learning::name_of;
-use crate::tenant::Tenant;
+use crate::tenant::TenantLearning;
 
 /// Tokens of a task that are read to find others like it: while they are, nobody else's are.
 const TASK_TOKENS_MAX: usize = 256;
@@ -17,7 +17,7 @@ const TASK_TOKENS_MAX: usize = 256;
 /// The first states of a text are much the same whatever it is.
 const N_FIRST: usize = 3;
 
-impl Tenant {
+impl TenantLearning {
     /// Returns what the model is known by that is taught here.
     pub fn model(&self) -> &[u8; 32] {
         &self.shared.identity
@@ -48,7 +48,7 @@ impl Tenant {
     /// Returns all patterns as a signed file for another node.
     ///
     /// # Errors
-    /// As [`Tenant::patterns`].
+    /// As [`TenantLearning::patterns`].
     pub fn export_patterns(&self, key: &SigningKey) -> Result<Vec<u8>, EngineError> {
         self.patterns()?.export(&Select::default(), key).map_err(of_sona)
     }
@@ -64,7 +64,7 @@ impl Tenant {
     /// Keeps a pattern that came from an item, unless that was undone meanwhile; returns its id.
     ///
     /// # Errors
-    /// As [`Tenant::patterns`]; the pattern does not fit, or it cannot be written.
+    /// As [`TenantLearning::patterns`]; the pattern does not fit, or it cannot be written.
     pub fn keep_pattern(&self, item: u64, pattern: Pattern) -> Result<Option<u64>, EngineError> {
         let bank = self.patterns()?;
         // Undoing has it as well.
@@ -95,7 +95,7 @@ impl Tenant {
         (tokens, Readout::States { n_last })
     }
 
-    /// Returns what a task is found by among the patterns, of what the model [read](Tenant::task_readout): `[n_embd]`, of length 1.
+    /// Returns what a task is found by among the patterns, of what the model [read](TenantLearning::task_readout): `[n_embd]`, of length 1.
     ///
     /// # Panics
     /// If the states have another width.

@@ -9,7 +9,7 @@ use ruvllm_sona::{Names, RequestTrace};
 
 use crate::evaluation_stream::change_logits;
 use crate::learning::Learning;
-use crate::tenant::Tenant;
+use crate::tenant::TenantLearning;
 
 /// An answer under a model and what was learned.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,7 +39,7 @@ pub struct Question<'a> {
 pub fn score_answer(
     engine: &mut Engine,
     learning: &Learning,
-    tenant: &Tenant,
+    tenant: &TenantLearning,
     Question { prompt, text: question }: Question<'_>,
     answer: &[u32],
 ) -> Result<AnswerScore, EngineError> {
@@ -98,7 +98,7 @@ pub fn answer_states(engine: &mut Engine, prompt: &[u32], answer: &[u32]) -> Res
 /// No tokens, more than 1,024, more than fit the context; as [`Engine::forward`].
 pub fn add_correction(
     engine: &mut Engine,
-    tenant: &Tenant,
+    tenant: &TenantLearning,
     question: Question<'_>,
     answer: &[u32],
     verdict: Correctness,

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use ruvllm_engine::{EngineError, ErrorKind};
 use ruvllm_sona::Learned;
 
-use crate::tenant::Tenant;
+use crate::tenant::TenantLearning;
 
 /// First bytes of a snapshot.
 const MAGIC: &[u8; 8] = b"ruvlrnd1";
 
-impl Tenant {
-    /// Returns everything that is known as bytes, for [`Tenant::restore`] with the same model. Answers that wait to be judged are no
+impl TenantLearning {
+    /// Returns everything that is known as bytes, for [`TenantLearning::restore`] with the same model. Answers that wait to be judged are no
     /// part of it.
     pub fn snapshot(&self) -> Vec<u8> {
         self.settle();
         [MAGIC, &self.shared.identity[..], &self.learned().snapshot()].concat()
     }
 
-    /// Puts what [`Tenant::snapshot`] gave in the place of what is known; a tenant that is kept begins a new generation with it.
+    /// Puts what [`TenantLearning::snapshot`] gave in the place of what is known; a tenant that is kept begins a new generation with it.
     ///
     /// # Errors
     /// The bytes are damaged, of another version or of another model; they cannot be written.

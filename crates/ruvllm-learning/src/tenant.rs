@@ -25,7 +25,7 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 const NAME_MAX: usize = 64;
 
 /// A tenant of a model: what its requests teach is for its own requests only.
-pub struct Tenant {
+pub struct TenantLearning {
     name: String,
     /// What keeps what it knows. Held while something is ingested or taken back; requests never wait for it. It goes before what is
     /// shared: the folder is free when nobody has its store.
@@ -155,20 +155,24 @@ pub fn check_tenant(name: &str) -> Result<(), EngineError> {
     Ok(())
 }
 
-impl Tenant {
-    pub(crate) fn open(name: &str, shared: Arc<Shared>, passes: &mut dyn Passes) -> Result<Tenant, EngineError> {
+impl TenantLearning {
+    pub(crate) fn open(
+        name: &str,
+        shared: Arc<Shared>,
+        passes: &mut dyn Passes,
+    ) -> Result<TenantLearning, EngineError> {
         check_tenant(name)?;
         let state = TenantState::open(name, &shared, passes)?;
-        Tenant::new(name, shared, state)
+        TenantLearning::new(name, shared, state)
     }
 
     /// Makes one that knows nothing and is kept nowhere.
-    pub(crate) fn transient(shared: Arc<Shared>) -> Result<Tenant, EngineError> {
+    pub(crate) fn transient(shared: Arc<Shared>) -> Result<TenantLearning, EngineError> {
         let state = TenantState::Transient(0);
-        Tenant::new("transient", shared, state)
+        TenantLearning::new("transient", shared, state)
     }
 
-    fn new(name: &str, shared: Arc<Shared>, state: TenantState) -> Result<Tenant, EngineError> {
+    fn new(name: &str, shared: Arc<Shared>, state: TenantState) -> Result<TenantLearning, EngineError> {
         let (learned, generation) = match state.known() {
             Some(known) => known,
             None => (Arc::new(shared.empty()?), 0),
@@ -185,7 +189,7 @@ impl Tenant {
         let is_kept = matches!(state, TenantState::Kept(..));
         let (view, state) = (Mutex::new(view), Mutex::new(state));
         let (is_settled, n_wanting, bank) = (Condvar::new(), AtomicUsize::new(0), Mutex::default());
-        Ok(Tenant { name: name.to_owned(), shared, view, is_settled, state, n_wanting, is_kept, bank })
+        Ok(TenantLearning { name: name.to_owned(), shared, view, is_settled, state, n_wanting, is_kept, bank })
     }
 
     /// Returns its name.
@@ -244,7 +248,7 @@ impl Tenant {
         self.view().generation
     }
 
-    /// Makes what a request learns by. `id` names the answer for [`Tenant::judge`]; without one it counts as unjudged when it ends.
+    /// Makes what a request learns by. `id` names the answer for [`TenantLearning::judge`]; without one it counts as unjudged when it ends.
     pub fn logits_processor(self: &Arc<Self>, task: Task, id: Option<&str>) -> Arc<dyn LogitsProcessor> {
         Arc::new(RequestLearner { tenant: Arc::clone(self), task, id: id.map(str::to_owned) })
     }
@@ -366,7 +370,7 @@ impl Tenant {
         self.view().answers.clear();
     }
 
-    /// Queues items, and returns whether somebody has to [`Tenant::drain`].
+    /// Queues items, and returns whether somebody has to [`TenantLearning::drain`].
     fn enqueue(&self, items: Vec<QueuedItem>) -> bool {
         let mut view = self.view();
         view.queue.extend(items);
@@ -447,7 +451,7 @@ impl Tenant {
 }
 
 /// Ends draining on every path: waiters are woken, a panic too.
-struct DrainGuard<'a>(&'a Tenant);
+struct DrainGuard<'a>(&'a TenantLearning);
 
 impl Drop for DrainGuard<'_> {
     fn drop(&mut self) {
@@ -465,8 +469,8 @@ pub(crate) struct Observation {
     pub span: Span,
 }
 
-impl std::fmt::Debug for Tenant {
+impl std::fmt::Debug for TenantLearning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tenant").field("name", &self.name).field("stats", &self.stats()).finish()
+        f.debug_struct("TenantLearning").field("name", &self.name).field("stats", &self.stats()).finish()
     }
 }

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use ruvllm_api::error::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The gates of a server.
 #[derive(Debug)]
-pub(crate) struct Gates {
+pub struct Gates {
     /// Long texts that are worked on at once.
     all: Arc<Semaphore>,
     /// A gate for each tenant that is at one.
@@ -19,54 +19,55 @@ pub(crate) struct Gates {
 
 /// The gates that a tenant's long texts go through.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate {
+pub struct TenantGate {
     own: Arc<Semaphore>,
     all: Arc<Semaphore>,
 }
 
 tokio::task_local! {
     /// The gate of the request at hand, if its text is long.
-    static GATE: Option<Gate>;
+    static GATE: Option<TenantGate>;
 }
 
 impl Gates {
-    pub(crate) fn new() -> Gates {
+    /// Returns gates with all their places free.
+    pub fn new() -> Gates {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         Gates { all: Arc::new(Semaphore::new(n_cores.div_ceil(2))), own: Mutex::default() }
     }
 
     /// Returns the gate of a tenant.
-    pub(crate) fn of(&self, tenant: u64) -> Gate {
+    pub fn of(&self, tenant: u64) -> TenantGate {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that nobody is at need not be kept.
         own.retain(|_, gate| Arc::strong_count(gate) > 1);
         let own = own.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(1)));
-        Gate { own: Arc::clone(own), all: Arc::clone(&self.all) }
+        TenantGate { own: Arc::clone(own), all: Arc::clone(&self.all) }
     }
 }
 
-impl Gate {
+impl TenantGate {
     /// Waits for the tenant's turn; it lasts until this is dropped.
-    pub(crate) async fn own(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn own(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.own).acquire_owned().await.ok()
     }
 }
 
 /// Does work of a request whose long texts go through a gate.
-pub(crate) async fn through<F: Future>(gate: Option<Gate>, work: F) -> F::Output {
+pub async fn through<F: Future>(gate: Option<TenantGate>, work: F) -> F::Output {
     GATE.scope(gate, work).await
 }
 
 /// Waits for the turn of the request at hand; it lasts until this is dropped. The tenant's own gate comes first, so that
 /// tenants take turns at the one for all.
-pub(crate) async fn turn() -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+pub async fn turn() -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
     let gate = GATE.try_with(Option::clone).ok().flatten()?;
     let own = gate.own.acquire_owned().await.ok()?;
     Some((own, gate.all.acquire_owned().await.ok()?))
 }
 
 /// Does work that takes a while where it holds up nobody; work on long texts waits for its turn.
-pub(crate) async fn offload<T: Send + 'static>(
+pub async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let turn = turn().await;

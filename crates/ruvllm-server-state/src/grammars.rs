@@ -8,11 +8,11 @@ use ruvllm_engine::{Grammar, GrammarSource};
 /// Memory for the compiled grammars that a model keeps.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 /// Memory for the grammars of all requests that wait or run.
-pub(crate) const GRAMMAR_BYTES_MAX: usize = 512 << 20;
+pub const GRAMMAR_BYTES_MAX: usize = 512 << 20;
 
 /// Compiled grammars of a model, each tenant's for itself, the one that was used last at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Grammars(Mutex<VecDeque<Kept>>);
+pub struct Grammars(Mutex<VecDeque<Kept>>);
 
 /// A grammar that is kept.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Kept {
 
 impl Grammars {
     /// Returns a grammar of a tenant, if it is kept.
-    pub(crate) fn find(&self, tenant: u64, source: &GrammarSource) -> Option<Grammar> {
+    pub fn find(&self, tenant: u64, source: &GrammarSource) -> Option<Grammar> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|known| known.tenant == tenant && known.source == *source)?;
         let found = kept.remove(at)?;
@@ -34,7 +34,7 @@ impl Grammars {
     }
 
     /// Keeps a grammar; what was used the longest ago goes, of the tenant beyond its half and of all beyond the whole.
-    pub(crate) fn keep(&self, tenant: u64, source: GrammarSource, grammar: Grammar) {
+    pub fn keep(&self, tenant: u64, source: GrammarSource, grammar: Grammar) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push_back(Kept { tenant, source, grammar });
         let is_own = |kept: &Kept| kept.tenant == tenant;

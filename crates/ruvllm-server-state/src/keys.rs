@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use axum::http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use ruvllm_api::error::ApiError;
 use ruvllm_engine::IDLE_PRIORITY;
 use sha2::{Digest, Sha256};
@@ -37,7 +37,7 @@ impl KeyOptions {
 
 /// A key's owner.
 #[derive(Clone, Debug)]
-pub(crate) struct Tenant {
+pub struct Tenant {
     /// For the log; empty without keys.
     pub name: Arc<str>,
     /// Keeps its cached prompts apart; 0 is everybody.
@@ -63,9 +63,9 @@ struct Revoked {
     told: Notify,
 }
 
-/// What a tenant may hold of each model's memory; `None` for as much as there is.
+/// A tenant's part of each model's memory; `None` for as much as there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Quota {
+pub struct Quota {
     /// Keys and values of its requests.
     pub kv_bytes: Option<usize>,
     /// Its loaded adapters.
@@ -74,14 +74,14 @@ pub(crate) struct Quota {
 
 /// A request of a tenant counts from here until this is dropped.
 #[derive(Debug)]
-pub(crate) struct TenantSlot {
+pub struct TenantSlot {
     n_inside: Arc<AtomicUsize>,
     revoked: Arc<Revoked>,
 }
 
 impl TenantSlot {
     /// Ends when the key that the request came by is revoked; the error is what it ends with.
-    pub(crate) async fn revoked(&self) -> ApiError {
+    pub async fn revoked(&self) -> ApiError {
         let told = self.revoked.told.notified();
         tokio::pin!(told);
         told.as_mut().enable();
@@ -99,7 +99,8 @@ impl Drop for TenantSlot {
 }
 
 impl Tenant {
-    pub(crate) fn everybody() -> Tenant {
+    /// Returns the tenant of a server without keys.
+    pub fn everybody() -> Tenant {
         Tenant {
             name: "".into(),
             id: 0,
@@ -113,7 +114,7 @@ impl Tenant {
     }
 
     /// Returns the same tenant for its batches: they are answered while nobody else asks, and do not count to its requests at once.
-    pub(crate) fn for_batches(&self) -> Tenant {
+    pub fn for_batches(&self) -> Tenant {
         Tenant { priority: IDLE_PRIORITY, concurrent_max: None, n_inside: Arc::default(), ..self.clone() }
     }
 
@@ -121,7 +122,7 @@ impl Tenant {
     ///
     /// # Errors
     /// 429: the tenant has as many as it may.
-    pub(crate) fn enter(&self) -> Result<TenantSlot, ApiError> {
+    pub fn enter(&self) -> Result<TenantSlot, ApiError> {
         let max = self.concurrent_max.unwrap_or(usize::MAX);
         let room = |n: usize| (n < max).then_some(n + 1);
         self.n_inside.fetch_update(Ordering::AcqRel, Ordering::Acquire, room).map_err(|_| {
@@ -135,7 +136,7 @@ impl Tenant {
 
 /// The keys as they are now.
 #[derive(Debug)]
-pub(crate) struct Keys {
+pub struct Keys {
     state: Mutex<State>,
 }
 
@@ -157,7 +158,7 @@ impl Keys {
     ///
     /// # Errors
     /// One line: a file that cannot be read, or a line of it that is no key.
-    pub(crate) fn new(options: KeyOptions) -> Result<Keys, String> {
+    pub fn new(options: KeyOptions) -> Result<Keys, String> {
         let keys = Arc::new(read(&options, &[])?);
         let modified = options.file.as_deref().and_then(modified);
         Ok(Keys {
@@ -173,12 +174,12 @@ impl Keys {
     }
 
     /// Returns whether a key is called so.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.lock().keys.iter().any(|(_, tenant)| *tenant.name == *name)
     }
 
     /// Returns the tenant of this name, if it has a key; everybody's is empty.
-    pub(crate) fn named(&self, name: &str) -> Option<Tenant> {
+    pub fn named(&self, name: &str) -> Option<Tenant> {
         let state = self.lock();
         if state.options.is_open() {
             return name.is_empty().then(Tenant::everybody);
@@ -190,7 +191,7 @@ impl Keys {
     ///
     /// # Errors
     /// 401: no key, or none that is known.
-    pub(crate) fn tenant(&self, headers: &HeaderMap) -> Result<Tenant, ApiError> {
+    pub fn tenant(&self, headers: &HeaderMap) -> Result<Tenant, ApiError> {
         if self.is_open() {
             return Ok(Tenant::everybody());
         }
@@ -227,14 +228,14 @@ impl Keys {
 
     /// Reads the file again if it has changed; what runs by keys that are gone ends then. Returns whether it has since the last
     /// call, by this one or by a request.
-    pub(crate) fn look(&self) -> bool {
+    pub fn look(&self) -> bool {
         let mut state = self.lock();
         self.refresh(&mut state);
         std::mem::take(&mut state.has_changed)
     }
 
     /// Reads the file again, changed or not; as [`Keys::look`].
-    pub(crate) fn read_again(&self) -> bool {
+    pub fn read_again(&self) -> bool {
         let mut state = self.lock();
         if state.options.file.is_some() {
             reread(&mut state);
@@ -259,7 +260,7 @@ impl Keys {
     ///
     /// # Errors
     /// One line: they cannot be read, or everybody may ask from then on who may not now; nothing has changed then.
-    pub(crate) fn set_options(&self, options: KeyOptions) -> Result<(), String> {
+    pub fn set_options(&self, options: KeyOptions) -> Result<(), String> {
         let mut state = self.lock();
         if options == state.options {
             return Ok(());
@@ -280,7 +281,7 @@ impl Keys {
     }
 
     /// Returns the numbers of the tenants that there are.
-    pub(crate) fn tenants(&self) -> Vec<u64> {
+    pub fn tenants(&self) -> Vec<u64> {
         let state = self.lock();
         match state.options.is_open() {
             true => vec![Tenant::everybody().id],
@@ -289,7 +290,7 @@ impl Keys {
     }
 
     /// Returns what tenants may hold, also of those that had a limit once.
-    pub(crate) fn quotas(&self) -> Vec<(u64, Quota)> {
+    pub fn quotas(&self) -> Vec<(u64, Quota)> {
         let mut state = self.lock();
         let keys = Arc::clone(&state.keys);
         let mut quotas: HashMap<u64, Quota> = state.limited.iter().map(|id| (*id, Quota::default())).collect();

@@ -11,10 +11,10 @@ use ruvllm_engine::{EngineError, Service};
 use ruvllm_learning as learning;
 use ruvllm_learning::{Consolidate, Learning, MaintenanceOutcome};
 
-use crate::state::keys::Tenant;
+use crate::keys::Tenant;
 
-/// What a model is taught, and by whom.
-pub(crate) struct ModelState {
+/// Learning of a model, and its tenants.
+pub struct ModelState {
     learning: Learning,
     /// Reads again what is to be learned again.
     service: Service,
@@ -34,7 +34,8 @@ impl Drop for KeepingUp<'_> {
 }
 
 impl ModelState {
-    pub(crate) fn new(learning: Learning, service: Service) -> ModelState {
+    /// Joins what is learned to the service of its model.
+    pub fn new(learning: Learning, service: Service) -> ModelState {
         ModelState { learning, service, off: Mutex::default(), is_kept_up: AtomicBool::new(false) }
     }
 
@@ -43,12 +44,12 @@ impl ModelState {
     }
 
     /// Returns whether a tenant's requests teach, and see what they taught.
-    pub(crate) fn is_on(&self, tenant: &Tenant) -> bool {
+    pub fn is_on(&self, tenant: &Tenant) -> bool {
         !self.off().contains(&tenant.id)
     }
 
     /// Has a tenant's requests teach, or not.
-    pub(crate) fn set(&self, tenant: &Tenant, is_on: bool) {
+    pub fn set(&self, tenant: &Tenant, is_on: bool) {
         match is_on {
             true => self.off().remove(&tenant.id),
             false => self.off().insert(tenant.id),
@@ -56,12 +57,12 @@ impl ModelState {
     }
 
     /// Returns what a tenant has learned, if somebody has opened it.
-    pub(crate) fn opened(&self, tenant: &Tenant) -> Option<Arc<learning::Tenant>> {
+    pub fn opened(&self, tenant: &Tenant) -> Option<Arc<learning::TenantLearning>> {
         self.learning.opened(&name_of(tenant))
     }
 
     /// Returns the generation of what a tenant's requests see.
-    pub(crate) fn generation(&self, tenant: &Tenant) -> u64 {
+    pub fn generation(&self, tenant: &Tenant) -> u64 {
         self.opened(tenant).map_or(0, |tenant| tenant.generation())
     }
 
@@ -70,14 +71,14 @@ impl ModelState {
     ///
     /// # Errors
     /// It cannot be read, or another process has it.
-    pub(crate) fn tenant(&self, tenant: &Tenant) -> Result<Arc<learning::Tenant>, EngineError> {
+    pub fn tenant(&self, tenant: &Tenant) -> Result<Arc<learning::TenantLearning>, EngineError> {
         self.learning.tenant(&mut self.service.clone(), &name_of(tenant))
     }
 
     /// Does what is due for those who have taught, if nobody is at it: the background loop, and the question whether what was learned is
     /// good. What the model has to read for that waits while anybody else needs it. `how` says how a tenant's is merged, if a policy
     /// does. Not for threads that others wait for.
-    pub(crate) fn keep_up(&self, model: &str, how: &dyn Fn(&str) -> Option<Consolidate>, tell: &dyn Fn(&str, &str)) {
+    pub fn maintain(&self, model: &str, how: &dyn Fn(&str) -> Option<Consolidate>, tell: &dyn Fn(&str, &str)) {
         if self.is_kept_up.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -105,7 +106,7 @@ impl ModelState {
     }
 
     /// Waits until everything is taken in, and keeps it; returns why it could not.
-    pub(crate) fn save(&self, model: &str) -> Option<String> {
+    pub fn save(&self, model: &str) -> Option<String> {
         let error = self.learning.save().err()?;
         tracing::error!(model, %error, "what was learned is not kept");
         Some(without_numbers(&error.to_string()))
@@ -144,6 +145,6 @@ fn name_of(tenant: &Tenant) -> String {
 }
 
 /// Returns the name of the key of a tenant that is kept as this; `None` if it is everybody's.
-pub(crate) fn key_of(kept: &str) -> Option<&str> {
+pub fn key_of(kept: &str) -> Option<&str> {
     (kept != "everybody").then(|| kept.strip_prefix("key.").unwrap_or(kept))
 }

@@ -1,19 +1,27 @@
-//! The running state of a server: models, keys, memory that tenants share, what was learned, and the record.
+//! What a running server of RuvLLM keeps: models, tenants and their keys, limits, what was learned, batches, metrics, the record.
+//!
+//! Nothing here reads a request or writes an answer of an API; that is `ruvllm-server`, which stands on this crate. A caller
+//! that embeds the server needs [`ModelSource`] and [`ServerOptions`], which `ruvllm-server` exports as its own.
 
-pub(crate) mod adapters;
-pub(crate) mod batches;
-pub(crate) mod descriptors;
-pub(crate) mod gate;
-pub(crate) mod grammars;
-pub(crate) mod keys;
-pub(crate) mod learning;
-pub(crate) mod metrics;
-pub(crate) mod models;
-pub(crate) mod options;
-pub(crate) mod reload;
-pub(crate) mod saves;
-pub(crate) mod server;
-pub(crate) mod shared;
-pub(crate) mod slots;
-pub(crate) mod stored;
-pub(crate) mod witness;
+#![forbid(unsafe_code)]
+
+pub mod adapters;
+pub mod batches;
+mod descriptors;
+pub mod gate;
+pub mod grammars;
+pub mod keys;
+pub mod learning;
+pub mod metrics;
+pub mod models;
+pub mod options;
+pub mod reload;
+pub mod saves;
+pub mod server;
+pub mod shared;
+pub mod slots;
+pub mod stored;
+pub mod witness;
+
+pub use models::ModelSource;
+pub use options::ServerOptions;

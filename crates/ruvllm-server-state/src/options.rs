@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use http::StatusCode;
+use ruvllm_api::error::ApiError;
 use ruvllm_engine::{SamplingParams, SchedulerOptions, Speculation};
 use ruvllm_learning::LearningOptions;
 use ruvllm_witness::WitnessOptions;
 
-use crate::state::batches::BatchOptions;
-use crate::state::keys::KeyOptions;
+use crate::batches::BatchOptions;
+use crate::keys::KeyOptions;
 
 /// Options of a server.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,20 +122,21 @@ impl Default for ServerOptions {
 
 /// Options that may be replaced while requests run. Whoever reads them sees one state of them.
 #[derive(Debug)]
-pub(crate) struct LiveOptions(RwLock<Arc<ServerOptions>>);
+pub struct LiveOptions(RwLock<Arc<ServerOptions>>);
 
 impl LiveOptions {
-    pub(crate) fn new(options: ServerOptions) -> LiveOptions {
+    /// Returns the options as they are at the start.
+    pub fn new(options: ServerOptions) -> LiveOptions {
         LiveOptions(RwLock::new(Arc::new(options)))
     }
 
     /// Returns the options as they are now.
-    pub(crate) fn get(&self) -> Arc<ServerOptions> {
+    pub fn get(&self) -> Arc<ServerOptions> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces them.
-    pub(crate) fn set(&self, options: ServerOptions) {
+    pub fn set(&self, options: ServerOptions) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options);
     }
 }
@@ -146,7 +149,8 @@ pub struct ServerError {
 }
 
 impl ServerError {
-    pub(crate) fn new(line: impl Into<String>) -> ServerError {
+    /// Returns an error of one line.
+    pub fn new(line: impl Into<String>) -> ServerError {
         ServerError { line: line.into(), source: None }
     }
 }
@@ -188,4 +192,10 @@ pub struct TlsOptions {
     pub cert: PathBuf,
     /// PEM: its private key.
     pub key: PathBuf,
+}
+
+/// Returns the error for a request that comes while the server stops.
+pub fn stopping() -> ApiError {
+    let line = "the server is stopping and takes no requests";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping")
 }

@@ -1,7 +1,6 @@
 //! Options that a running server takes: they hold from the next request on, and none that runs is touched.
 
-use std::path::PathBuf;
-
+use super::models::ModelUpdate;
 use super::options::ServerOptions;
 use super::server::Server;
 
@@ -21,20 +20,9 @@ pub struct Update {
     pub models: Vec<ModelUpdate>,
 }
 
-/// New options of a model that is served.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ModelUpdate {
-    /// Names that requests may call it by beside its own.
-    pub aliases: Vec<String>,
-    /// Words for whoever lists models.
-    pub tags: Vec<String>,
-    /// Names of adapters, and their files.
-    pub adapters: Vec<(String, PathBuf)>,
-}
-
 impl Server {
     /// Takes new options. Returns a line for each thing that cannot be used and is left as it was.
-    pub(crate) fn update(&self, update: Update) -> Vec<String> {
+    pub fn update(&self, update: Update) -> Vec<String> {
         let mut lines = Vec::new();
         let (new, old) = (update.options, self.options());
         if let Err(error) = new.sampling.validate() {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Counters of things that were to be saved.
 #[derive(Debug)]
-pub(crate) struct Saves {
+pub struct Saves {
     /// Their name, for people.
     what: &'static str,
     /// Those that are not on the disk.
@@ -15,23 +15,24 @@ pub(crate) struct Saves {
 }
 
 impl Saves {
-    pub(crate) fn new(what: &'static str) -> Saves {
+    /// Returns saves of which none has failed; `what` names them in the log.
+    pub fn new(what: &'static str) -> Saves {
         Saves { what, n_lost: AtomicU64::new(0), failing: Mutex::default() }
     }
 
     /// Takes note of one, with the reason if it was not saved.
-    pub(crate) fn note(&self, failed: Option<String>) {
+    pub fn note(&self, failed: Option<String>) {
         self.n_lost.fetch_add(u64::from(failed.is_some()), Ordering::Relaxed);
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 
     /// Returns how many were not saved.
-    pub(crate) fn n_lost(&self) -> u64 {
+    pub fn n_lost(&self) -> u64 {
         self.n_lost.load(Ordering::Relaxed)
     }
 
     /// Returns how many were not saved, and why, while they cannot be.
-    pub(crate) fn failing(&self) -> Option<String> {
+    pub fn failing(&self) -> Option<String> {
         let why = self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         Some(format!("{} {} were not saved: {why}", self.n_lost(), self.what))
     }

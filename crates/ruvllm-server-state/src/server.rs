@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use axum::http::{HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 use ruvllm_api::error::{ApiError, without_numbers};
 use ruvllm_engine::Engine;
 use ruvllm_learning::{Consolidate, EmbedderName, ModelRouter};
@@ -19,8 +19,8 @@ use super::grammars::GRAMMAR_BYTES_MAX;
 use super::keys::{Keys, Tenant};
 use super::learning;
 use super::metrics::Metrics;
-use super::models::{Model, ModelSource, Models};
-use super::options::{LiveOptions, ServerError, ServerOptions};
+use super::models::{ModelSource, Models, ServedModel};
+use super::options::{LiveOptions, ServerError, ServerOptions, stopping};
 use super::shared::Shared;
 use super::stored::StoredDocuments;
 use super::witness::Witness;
@@ -32,32 +32,35 @@ const AT_WORK_MAX: usize = 4096;
 
 /// A running server, but for its connections.
 pub struct Server {
-    pub(crate) models: Arc<Models>,
+    /// All models, loaded or not.
+    pub models: Arc<Models>,
     options: Arc<LiveOptions>,
     /// Connections at once: as many as are wanted, or as there are descriptors for.
-    pub(crate) n_connections_max: usize,
-    pub(crate) metrics: Arc<Metrics>,
+    pub n_connections_max: usize,
+    /// All that is counted and measured.
+    pub metrics: Arc<Metrics>,
     /// When it started, in seconds since 1970.
-    pub(crate) created_s: u64,
-    pub(crate) keys: Arc<Keys>,
+    pub created_s: u64,
+    /// Keys and their tenants.
+    pub keys: Arc<Keys>,
     /// Chooses the model where a request leaves that open.
-    pub(crate) router: Option<Arc<ModelRouter>>,
+    pub router: Option<Arc<ModelRouter>>,
     /// Where answers are put on record.
-    pub(crate) witness: Option<Arc<Witness>>,
+    pub witness: Option<Arc<Witness>>,
     /// The answers and conversations that clients may ask for again.
-    pub(crate) stored: Arc<StoredDocuments>,
+    pub stored: Arc<StoredDocuments>,
     /// Files and batches, if they are kept.
-    pub(crate) batches: Option<Arc<Batches>>,
+    pub batches: Option<Arc<Batches>>,
     /// Requests that are at work.
-    pub(crate) at_work: Arc<Shared>,
+    pub at_work: Arc<Shared>,
     /// Memory for the bodies of requests.
-    pub(crate) bodies: Arc<Shared>,
+    pub bodies: Arc<Shared>,
     /// Memory for the grammars of requests.
-    pub(crate) grammar_bytes: Arc<Shared>,
+    pub grammar_bytes: Arc<Shared>,
     /// Where long texts of tenants wait for each other.
-    pub(crate) gates: Gates,
+    pub gates: Gates,
     /// Where the grammars of tenants do.
-    pub(crate) grammar_gates: Gates,
+    pub grammar_gates: Gates,
     is_stopping: AtomicBool,
     n_calls: AtomicU64,
     /// Makes ids of this process differ from those of others.
@@ -113,7 +116,7 @@ impl Server {
     }
 
     /// Returns the options as they are now; they may be others at the next call.
-    pub(crate) fn options(&self) -> Arc<ServerOptions> {
+    pub fn options(&self) -> Arc<ServerOptions> {
         self.options.get()
     }
 
@@ -167,7 +170,7 @@ impl Server {
     ///
     /// # Errors
     /// A model that is not served or cannot be loaded, a server that stops, or a time that is over.
-    pub(crate) async fn model(&self, name: Option<&str>, deadline: Option<Instant>) -> Result<Arc<Model>, ApiError> {
+    pub async fn model(&self, name: Option<&str>, deadline: Option<Instant>) -> Result<Arc<ServedModel>, ApiError> {
         self.model_as(name, deadline, self.options().loads_models).await
     }
 
@@ -175,12 +178,12 @@ impl Server {
     ///
     /// # Errors
     /// As [`Server::model`].
-    pub(crate) async fn model_as(
+    pub async fn model_as(
         &self,
         name: Option<&str>,
         deadline: Option<Instant>,
         loads: bool,
-    ) -> Result<Arc<Model>, ApiError> {
+    ) -> Result<Arc<ServedModel>, ApiError> {
         if self.is_stopping() {
             return Err(stopping());
         }
@@ -194,18 +197,18 @@ impl Server {
     }
 
     /// Returns when the time of a request is over that may take this long and came just now.
-    pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
+    pub fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
         let timeout = [timeout, self.options().request_timeout].into_iter().flatten().min();
         timeout.and_then(|timeout| Instant::now().checked_add(timeout))
     }
 
     /// Puts something on record that is not an answer, if the server keeps a log.
-    pub(crate) fn note(&self, tenant: &Tenant, event: Event) {
+    pub fn note(&self, tenant: &Tenant, event: Event) {
         self.witness.iter().for_each(|witness| witness.note(tenant, event.clone()));
     }
 
     /// Does what is due for those who taught the models, on threads that nobody waits for.
-    pub(crate) fn keep_up(self: &Arc<Self>) {
+    pub fn maintain(self: &Arc<Self>) {
         for model in self.models.loaded() {
             if model.learning.is_none() {
                 continue;
@@ -226,18 +229,18 @@ impl Server {
                         witness.log.record(named(tenant), event.clone());
                     }
                 };
-                model.learning.iter().for_each(|learning| learning.keep_up(&model.name, &how, &tell));
+                model.learning.iter().for_each(|learning| learning.maintain(&model.name, &how, &tell));
             });
         }
     }
 
     /// Returns whether answers are scored.
-    pub(crate) fn scores(&self) -> bool {
+    pub fn scores(&self) -> bool {
         self.witness.as_ref().is_some_and(|witness| witness.scorer.is_some())
     }
 
     /// Returns a name that no other call of this or another process has.
-    pub(crate) fn new_id(&self) -> String {
+    pub fn new_id(&self) -> String {
         let n = self.n_calls.fetch_add(1, Ordering::Relaxed) + 1;
         // A round of splitmix64 (Steele 2014): names that follow each other do not look alike.
         let mut x = self.nonce.wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -257,7 +260,7 @@ impl std::fmt::Debug for Server {
 ///
 /// # Errors
 /// The keys cannot be read, an origin is none, or the metrics are for a key that there is not.
-pub(crate) fn check_access(options: &ServerOptions) -> Result<Keys, ServerError> {
+pub fn check_access(options: &ServerOptions) -> Result<Keys, ServerError> {
     let keys = Keys::new(options.keys.clone()).map_err(ServerError::new)?;
     if let Some(origin) = options.cors_origins.iter().find(|origin| HeaderValue::from_str(origin).is_err()) {
         return Err(ServerError::new(format!("'{origin}' is no origin; use one like https://example.org, or *")));
@@ -297,10 +300,4 @@ fn open_router(folder: &Path, models: &Models) -> Result<ModelRouter, ServerErro
             Err(ServerError::new(line))
         }
     }
-}
-
-/// The server takes no requests any more.
-pub(crate) fn stopping() -> ApiError {
-    let line = "the server is stopping and takes no requests";
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping")
 }

@@ -8,7 +8,7 @@ const TENANT_FACTOR: usize = 3;
 
 /// A number of places or bytes, and who has how many of them.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub struct Shared {
     n_max: usize,
     taken: Mutex<Taken>,
 }
@@ -21,14 +21,15 @@ struct Taken {
 
 /// A part of it, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub struct Share {
     shared: Arc<Shared>,
     tenant: u64,
     n: usize,
 }
 
 impl Shared {
-    pub(crate) fn new(n_max: usize) -> Arc<Shared> {
+    /// Returns a whole of `n_max`, of which nothing is taken.
+    pub fn new(n_max: usize) -> Arc<Shared> {
         Arc::new(Shared { n_max, taken: Mutex::default() })
     }
 
@@ -38,15 +39,15 @@ impl Shared {
 
     /// Gives `n` to a tenant; `None` if there are not so many, or it has its share. Tenant 0 is everybody: it shares with
     /// nobody.
-    pub(crate) fn take(self: &Arc<Shared>, tenant: u64, n: usize) -> Option<Part> {
-        let mut part = Part { shared: Arc::clone(self), tenant, n: 0 };
+    pub fn take(self: &Arc<Shared>, tenant: u64, n: usize) -> Option<Share> {
+        let mut part = Share { shared: Arc::clone(self), tenant, n: 0 };
         part.grow(n).then_some(part)
     }
 }
 
-impl Part {
+impl Share {
     /// Takes `n` more, and returns whether there were so many; else nothing changes.
-    pub(crate) fn grow(&mut self, n: usize) -> bool {
+    pub fn grow(&mut self, n: usize) -> bool {
         let mut taken = self.shared.lock();
         let own = taken.of_tenants.get(&self.tenant).copied().unwrap_or(0);
         let free = self.shared.n_max.saturating_sub(taken.n);
@@ -61,7 +62,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for Share {
     fn drop(&mut self) {
         let mut taken = self.shared.lock();
         taken.n -= self.n;

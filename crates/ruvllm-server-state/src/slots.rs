@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The last request of a slot.
-pub(crate) enum Last {
+pub enum Last {
     /// The tokens of a request and its answer.
     Tokens(Vec<u32>),
     /// It was erased: the next request is computed whole.
@@ -16,11 +16,11 @@ type SlotOf = (u64, usize);
 
 /// The last requests of a model's slots, each tenant's for itself.
 #[derive(Default)]
-pub(crate) struct LastRequests(Mutex<HashMap<SlotOf, Last>>);
+pub struct LastRequests(Mutex<HashMap<SlotOf, Last>>);
 
 impl LastRequests {
     /// Returns them, for as long as nobody else needs them.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SlotOf, Last>> {
+    pub fn lock(&self) -> MutexGuard<'_, HashMap<SlotOf, Last>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

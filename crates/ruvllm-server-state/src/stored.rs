@@ -21,8 +21,9 @@ const IN_MEMORY: DocumentLimits = DocumentLimits { tenant_bytes_max: 32 << 20, b
 /// Memory for pages of a store that is memory.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// What a server keeps for its clients.
-pub(crate) struct StoredDocuments {
+/// Documents that a server keeps for its clients.
+pub struct StoredDocuments {
+    /// The documents.
     pub documents: Documents,
     /// Counters of answers that were to be kept.
     pub saves: Saves,
@@ -33,7 +34,7 @@ impl StoredDocuments {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub(crate) fn open(store: Option<Arc<dyn Store>>) -> Result<StoredDocuments, ServerError> {
+    pub fn open(store: Option<Arc<dyn Store>>) -> Result<StoredDocuments, ServerError> {
         let documents = match store {
             Some(store) => Documents::open(store, ON_DISK)?,
             None => {
@@ -45,7 +46,7 @@ impl StoredDocuments {
     }
 
     /// Removes what is too old.
-    pub(crate) fn expire(&self) {
+    pub fn expire(&self) {
         if let Err(error) = self.documents.expire(now_ms()) {
             tracing::warn!(%error, "kept answers that are too old are not removed");
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use ruvllm_api::error::{ApiError, without_numbers};
 use ruvllm_api::session::SESSION_DIM;
 use ruvllm_backend::Completions;
@@ -15,13 +15,15 @@ use ruvllm_sona::witness::{Event, LogOptions, LogStats, WitnessLog};
 use ruvllm_sona::{SonaError, now_ms};
 use ruvllm_witness::{ANCHOR_FILE, NOBODY, Recorder, WitnessOptions, open_store};
 
-use crate::state::keys::Tenant;
-use crate::state::options::ServerError;
-use crate::state::saves::Saves;
+use crate::keys::Tenant;
+use crate::options::ServerError;
+use crate::saves::Saves;
 
 /// The log of a server, and the store it lies in.
-pub(crate) struct Witness {
+pub struct Witness {
+    /// Store of the records.
     pub store: Arc<dyn Store>,
+    /// The chain of records.
     pub log: Arc<WitnessLog>,
     /// Scores answers, if they are to be.
     pub scorer: Option<Arc<Mutex<Scorer>>>,
@@ -31,6 +33,7 @@ pub(crate) struct Witness {
     pub sessions: Arc<SessionIndex>,
     /// Held while a turn is added to one of them.
     pub adding_turns: Arc<Mutex<()>>,
+    /// Options of the record.
     pub options: WitnessOptions,
     /// Counters of turns of sessions that were to be saved.
     pub saves: Arc<Saves>,
@@ -43,7 +46,7 @@ impl Witness {
     ///
     /// # Errors
     /// As [`open_store`]; also if the anchor cannot be written, or the one that is there does not fit the chain.
-    pub(crate) fn open(options: &WitnessOptions) -> Result<Witness, ServerError> {
+    pub fn open(options: &WitnessOptions) -> Result<Witness, ServerError> {
         let store = open_store(options)?;
         let anchor = options.anchor.clone().unwrap_or_else(|| options.folder.join(ANCHOR_FILE));
         let syncs_each_batch = options.syncs_each_batch;
@@ -60,13 +63,13 @@ impl Witness {
     }
 
     /// Returns the store, where texts may lie in it: it is encrypted, or the log keeps tokens as well.
-    pub(crate) fn content_store(&self) -> Option<Arc<dyn Store>> {
+    pub fn content_store(&self) -> Option<Arc<dyn Store>> {
         let may_hold_text = self.options.key.is_some() || self.options.keeps_tokens;
         may_hold_text.then(|| Arc::clone(&self.store))
     }
 
     /// Returns the policy that counts for a tenant, by the name that records have, whatever the workload.
-    pub(crate) fn policy(&self, kind: PolicyKind, tenant: &str) -> Option<Policy> {
+    pub fn policy(&self, kind: PolicyKind, tenant: &str) -> Option<Policy> {
         self.policies.best(&Wanted::new(kind, "").of_tenant(tenant), now_ms())
     }
 
@@ -74,7 +77,7 @@ impl Witness {
     ///
     /// # Errors
     /// The model's file cannot be read again.
-    pub(crate) fn recorder(&self, engine: &Engine) -> Result<Recorder, EngineError> {
+    pub fn recorder(&self, engine: &Engine) -> Result<Recorder, EngineError> {
         let recorder = Recorder::new(engine, Arc::clone(&self.log), self.options.keeps_tokens)?;
         Ok(match &self.scorer {
             Some(scorer) => recorder.with_scorer(Arc::clone(scorer)),
@@ -83,13 +86,13 @@ impl Witness {
     }
 
     /// Makes the recorder of a model that another server answers for.
-    pub(crate) fn remote_recorder(&self, backend: &dyn Completions) -> Recorder {
+    pub fn remote_recorder(&self, backend: &dyn Completions) -> Recorder {
         let (model, device) = backend.info();
         Recorder::of_remote(&device.name, model, Arc::clone(&self.log))
     }
 
     /// Puts on record that a policy was learned, and keeps it; on the log's thread, so that nobody waits for the disk.
-    pub(crate) fn learned(&self, policy: NewPolicy) {
+    pub fn learned(&self, policy: NewPolicy) {
         let (policies, value, context) = (Arc::clone(&self.policies), &policy.value, &policy.context);
         let what = format!("policy of {}: {context}: {value}: {}", policy.kind.as_str(), policy.reason);
         let keep = move |_: &mut Event| {
@@ -103,18 +106,18 @@ impl Witness {
     }
 
     /// Forgets what earlier answers of a tenant new ones are compared with.
-    pub(crate) fn forget_answers(&self, tenant: &str) {
+    pub fn forget_answers(&self, tenant: &str) {
         let scorer = self.scorer.iter();
         scorer.for_each(|scorer| scorer.lock().unwrap_or_else(PoisonError::into_inner).forget(tenant));
     }
 
     /// Puts something on record that is not an answer.
-    pub(crate) fn note(&self, tenant: &Tenant, event: Event) {
+    pub fn note(&self, tenant: &Tenant, event: Event) {
         self.log.record(tenant_name(tenant), event);
     }
 
     /// Returns how many answers are not on record now, and why, while the log cannot be written.
-    pub(crate) fn failing(&self) -> Option<String> {
+    pub fn failing(&self) -> Option<String> {
         let stats = self.log.stats();
         let why = stats.failing.as_ref()?;
         let why = without_numbers(why);
@@ -128,7 +131,7 @@ impl Witness {
     ///
     /// # Errors
     /// The log cannot be written.
-    pub(crate) fn check(&self) -> Result<(), ApiError> {
+    pub fn check(&self) -> Result<(), ApiError> {
         match self.options.is_required.then(|| self.failing()).flatten() {
             None => Ok(()),
             Some(why) => {
@@ -139,12 +142,12 @@ impl Witness {
     }
 
     /// Returns what the log has done.
-    pub(crate) fn stats(&self) -> LogStats {
+    pub fn stats(&self) -> LogStats {
         self.log.stats()
     }
 }
 
 /// Returns whose records a caller's are.
-pub(crate) fn tenant_name(tenant: &Tenant) -> &str {
+pub fn tenant_name(tenant: &Tenant) -> &str {
     if tenant.name.is_empty() { NOBODY } else { &tenant.name }
 }

@@ -14,7 +14,8 @@
 //! A request is checked against a table of fields (`ruvllm_api::fields`); what is not in the table is answered with 400. The model
 //! runs on a thread of its own (`ruvllm_engine::Service`); here is what speaks HTTP, and nothing that computes.
 //!
-//! Imports go down: `serve` and `router`, the `handlers` of each API, what they have in common (`call`), the running `state`.
+//! Imports go down: `serve` and `router`, the `handlers` of each API, what they have in common (`call`). What runs (models,
+//! tenants, batches, metrics) is `ruvllm-server-state`.
 
 #![forbid(unsafe_code)]
 
@@ -23,14 +24,14 @@ mod handlers;
 mod page;
 mod router;
 mod serve;
-mod state;
 
+pub use router::app;
+pub use ruvllm_server_state::adapters::AdapterOptions;
+pub use ruvllm_server_state::batches::BatchOptions;
+pub use ruvllm_server_state::keys::KeyOptions;
+pub use ruvllm_server_state::models::{DraftTextsOptions, Loader, ModelSource, ModelUpdate};
+pub use ruvllm_server_state::options::{ServerError, ServerOptions, TlsOptions};
+pub use ruvllm_server_state::reload::{Reload, Update};
+pub use ruvllm_server_state::server::Server;
 pub use ruvllm_witness::WitnessOptions;
 pub use serve::{AnswerBody, Embedded, EmbeddedCall, check, run, run_reloading};
-pub use state::adapters::AdapterOptions;
-pub use state::batches::BatchOptions;
-pub use state::keys::KeyOptions;
-pub use state::models::{DraftTextsOptions, Loader, ModelSource};
-pub use state::options::{ServerError, ServerOptions, TlsOptions};
-pub use state::reload::{ModelUpdate, Reload, Update};
-pub use state::server::Server;

@@ -18,6 +18,7 @@
 pub mod arena;
 pub mod prefetch;
 
+mod clock;
 mod pool;
 
 pub use pool::{ByColumn, ColumnsMut, NextShares, SharedSlice, ThreadPool, share};

@@ -9,7 +9,7 @@ use ruvllm_api::fields::ValidBody;
 use ruvllm_api::learning::{FEEDBACK, MEMORY, answer_id, not_empty, own_id, with_stats};
 use ruvllm_api::routing::query_of;
 use ruvllm_engine::{AdapterSet, Engine, EngineError, ErrorKind, LogitsProcessor, Readout, Service, Ticket};
-use ruvllm_learning::{Correctness, Learning, LearningOptions, Task, Tenant};
+use ruvllm_learning::{Correctness, Learning, LearningOptions, Task, TenantLearning};
 use serde_json::{Value, json};
 
 use crate::body;
@@ -18,7 +18,7 @@ use crate::options::WebProgress;
 /// What the model was taught.
 pub(crate) struct Learned {
     learning: Learning,
-    tenant: Arc<Tenant>,
+    tenant: Arc<TenantLearning>,
 }
 
 impl Learned {

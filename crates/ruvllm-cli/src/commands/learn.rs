@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, LoadOptions};
-use ruvllm_learning::{Correctness, ReadSums, Tenant, learn_document};
+use ruvllm_learning::{Correctness, ReadSums, TenantLearning, learn_document};
 use serde_json::{Value, json};
 
 use crate::tools::app::App;
@@ -102,7 +102,7 @@ impl LearnArgs {
         &self,
         app: &App,
         engine: &mut Engine,
-        tenant: &Tenant,
+        tenant: &TenantLearning,
         texts: &[(&PathBuf, String)],
     ) -> Result<Vec<FileRead>> {
         let tokenizer = engine.tokenizer()?;
@@ -127,7 +127,7 @@ impl LearnArgs {
         Ok(all)
     }
 
-    fn report(&self, tenant: &Tenant, read: &[FileRead]) -> Result<()> {
+    fn report(&self, tenant: &TenantLearning, read: &[FileRead]) -> Result<()> {
         let mut sums = ReadSums::default();
         for file in read {
             sums.n_tokens += file.sums.n_tokens;

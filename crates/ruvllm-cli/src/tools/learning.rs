@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use ruvllm_api::learning::with_stats;
 use ruvllm_engine::{CancelToken, Engine};
-use ruvllm_learning::{Correctness, Learning, LearningOptions, Question, Tenant, check_tenant};
+use ruvllm_learning::{Correctness, Learning, LearningOptions, Question, TenantLearning, check_tenant};
 use serde_json::{Value, json};
 
 use crate::tools::app::App;
@@ -59,7 +59,7 @@ impl LearningArgs {
     ///
     /// # Errors
     /// As [`open`].
-    pub fn open(&self, app: &App, engine: &mut Engine) -> Result<Option<(Learning, Arc<Tenant>)>> {
+    pub fn open(&self, app: &App, engine: &mut Engine) -> Result<Option<(Learning, Arc<TenantLearning>)>> {
         match self.learn {
             true => open(app, engine, self.tenant.as_deref(), self.learn_key.as_deref()).map(Some),
             false => Ok(None),
@@ -76,7 +76,7 @@ pub fn open(
     engine: &mut Engine,
     tenant: Option<&str>,
     key: Option<&Path>,
-) -> Result<(Learning, Arc<Tenant>)> {
+) -> Result<(Learning, Arc<TenantLearning>)> {
     let options = LearningOptions { key: key.map(Path::to_owned), ..LearningOptions::default() };
     let learning = open_model(app, engine, options)?;
     let tenant = learning.tenant(engine, tenant.unwrap_or(TENANT))?;
@@ -106,7 +106,13 @@ pub fn open_model(app: &App, engine: &mut Engine, options: LearningOptions) -> R
 ///
 /// # Errors
 /// The engine's.
-pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, verdict: Correctness) -> Result<()> {
+pub fn tell(
+    engine: &mut Engine,
+    tenant: &TenantLearning,
+    question: &str,
+    answer: &str,
+    verdict: Correctness,
+) -> Result<()> {
     let (prompt, answer) = (engine.encode_prompt(question, false)?, engine.text()?.encode_answer(answer)?);
     let question = Question { prompt: &prompt, text: Some(question) };
     ruvllm_learning::add_correction(engine, tenant, question, &answer, verdict)?;
@@ -114,7 +120,7 @@ pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, 
 }
 
 /// Returns what a tenant has learned, as JSON.
-pub fn stats_json(tenant: &Tenant) -> Value {
+pub fn stats_json(tenant: &TenantLearning) -> Value {
     let stats = tenant.stats();
     with_stats(json!({ "generation": stats.generation }), &stats)
 }

@@ -7,7 +7,7 @@ use ruvllm_engine::{
     Engine, GenerateRequest, LoadOptions, LogitRows, LogitsProcessor, SamplingParams, SchedulerOptions, Segment,
     Speculation,
 };
-use ruvllm_learning::{Correctness, Item, Learning, LearningOptions, Question, Task, Tenant, add_correction};
+use ruvllm_learning::{Correctness, Item, Learning, LearningOptions, Question, Task, TenantLearning, add_correction};
 use ruvllm_testkit::real_model;
 
 const TEXT: &str = "Bread is made of flour, water, salt and yeast. The dough is kneaded until it is smooth, and then it rests. \
@@ -94,7 +94,7 @@ fn request(
 }
 
 /// Asks for an answer, and says that it was good.
-fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, id: &str, speculation: Speculation) -> (u64, Vec<u32>) {
+fn hear(engine: &mut Engine, tenant: &Arc<TenantLearning>, id: &str, speculation: Speculation) -> (u64, Vec<u32>) {
     engine.clear_cache();
     let request =
         request(engine, Some(tenant.logits_processor(Task::of("What is bread made of?"), Some(id))), speculation);

@@ -11,7 +11,7 @@ use ruvllm_engine::{
 };
 use ruvllm_learning::{
     Correctness, EvaluationStream, EvaluationStreamOptions, Item, LearnOptions, Learned, Learning, LearningOptions,
-    Question, Task, Tenant, WindowOptions, add_correction, read_text,
+    Question, Task, TenantLearning, WindowOptions, add_correction, read_text,
 };
 use ruvllm_sona::bank::{Pattern, Select, Verdict as Ended};
 use ruvllm_testkit::Golden;
@@ -50,7 +50,7 @@ fn text(seed: u32, n: u32) -> Vec<u32> {
 }
 
 /// Reads a text a few times. What was learned of it takes the place of what the tenant knew.
-fn learn_document(engine: &mut Engine, learning: &Learning, tenant: &Tenant, text: &[u32]) -> (f32, f32) {
+fn learn_document(engine: &mut Engine, learning: &Learning, tenant: &TenantLearning, text: &[u32]) -> (f32, f32) {
     let options = EvaluationStreamOptions { n_request: 64, ..EvaluationStreamOptions::default() };
     let mut course = EvaluationStream::new((*tenant.learned()).clone(), options);
     let mut means = Vec::new();
@@ -119,7 +119,8 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
     let learning = learning(&mut engine, &folder, LearningOptions::default());
     let tenant = learning.transient().expect("a tenant");
-    let set = |tenant: &Tenant, learned: &Learned| tenant.replace(learned.clone(), "a test").expect("of this model");
+    let set =
+        |tenant: &TenantLearning, learned: &Learned| tenant.replace(learned.clone(), "a test").expect("of this model");
     let empty = (*tenant.learned()).clone();
     let base: Vec<_> = (0..8).map(|i| answer(&mut engine, &request(i, None))).collect();
     for (i, base) in base.iter().enumerate() {
@@ -133,7 +134,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     let other = learning.tenant(&mut engine, "b").expect("a tenant");
     let mut alone = Vec::new();
     for (i, base) in base.iter().enumerate() {
-        let mut answer = |speculation, tenant: &Arc<Tenant>| {
+        let mut answer = |speculation, tenant: &Arc<TenantLearning>| {
             tenant.settle();
             let request = request(i, Some(tenant.logits_processor(Task::default(), None)));
             answer(&mut engine, &GenerateRequest { speculation, ..request })
@@ -202,7 +203,7 @@ fn a_prompt_teaches_the_same_however_it_is_computed() {
     let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
     let learning = learning(&mut engine, &folder, LearningOptions::default());
     let prompt = text(4, 230);
-    let ask = |tenant: &Arc<Tenant>, speculation| GenerateRequest {
+    let ask = |tenant: &Arc<TenantLearning>, speculation| GenerateRequest {
         prompt: prompt.clone(),
         logits_processor: Some(tenant.logits_processor(Task::default(), None)),
         sampling: SamplingParams::greedy(),
@@ -211,7 +212,7 @@ fn a_prompt_teaches_the_same_however_it_is_computed() {
         ignore_eos: true,
         ..GenerateRequest::default()
     };
-    let snapshot = |tenant: &Tenant| {
+    let snapshot = |tenant: &TenantLearning| {
         tenant.settle();
         tenant.learned().snapshot()
     };
@@ -281,7 +282,7 @@ fn patterns_are_found_by_what_the_model_makes_of_their_words() {
     let tenant = learning.tenant(&mut engine, "a").expect("a tenant");
     let bank = tenant.patterns().expect("a bank");
     let mut embed = |tokens: Vec<u32>| {
-        let (tokens, readout) = Tenant::task_readout(tokens);
+        let (tokens, readout) = TenantLearning::task_readout(tokens);
         tenant.task_embedding(&engine.read_out(&tokens, readout).expect("it is read"))
     };
     let mut ids = Vec::new();
@@ -295,7 +296,7 @@ fn patterns_are_found_by_what_the_model_makes_of_their_words() {
     assert!(found[0].id == ids[2] && found[0].similarity > found[1].similarity + 0.1, "{found:?}");
     // However long, and however short.
     assert_eq!((embed(text(3, 400)).len(), embed(vec![5]).len()), (query.len(), query.len()));
-    assert_eq!(Tenant::task_readout(text(3, 400)).0, text(3, 256));
+    assert_eq!(TenantLearning::task_readout(text(3, 400)).0, text(3, 256));
     // What came from an item that is not there, or not any more, is not kept.
     let (prompt, told) = (text(1, 40), text(9, 12));
     let item = add_correction(

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use ruvllm_api::adapters::{ADAPTER, Strength};
 use ruvllm_api::error::ApiError;
 use ruvllm_engine::{Engine, EngineError, FactorFormat};
 use ruvllm_lora::manager::{AdapterInfo, AdapterManager, ManagerStats, Residency, check_name};
 use ruvllm_lora::{LoraError, LoraErrorKind};
 
-use crate::state::keys::Tenant;
+use crate::keys::Tenant;
 
 /// Names of adapters that a refusal lists.
 const N_SHOWN: usize = 20;
@@ -38,7 +38,7 @@ impl Default for AdapterOptions {
 }
 
 /// The adapters of a model, loaded or not.
-pub(crate) struct Adapters {
+pub struct Adapters {
     options: AdapterOptions,
     state: Mutex<State>,
 }
@@ -59,7 +59,8 @@ struct State {
 }
 
 impl Adapters {
-    pub(crate) fn new(options: AdapterOptions) -> Adapters {
+    /// Returns an empty list of adapters.
+    pub fn new(options: AdapterOptions) -> Adapters {
         let (named, pending) = (options.named.clone(), options.named.clone());
         let (manager, known, has_begun, defaults) = (None, Vec::new(), false, HashMap::new());
         Adapters { options, state: Mutex::new(State { manager, known, has_begun, named, pending, defaults }) }
@@ -74,7 +75,7 @@ impl Adapters {
     ///
     /// # Errors
     /// The folder cannot be read; a named one cannot be read or does not fit the model; the backend applies none.
-    pub(crate) fn attach(
+    pub fn attach(
         &self,
         engine: &Engine,
         quotas: &[(u64, Option<usize>)],
@@ -105,7 +106,7 @@ impl Adapters {
     /// Names other files. New ones are read and checked, when the model is loaded if it is not; those that are gone are removed,
     /// and requests that have them go on with them. Returns a line for each that cannot be used, which is left out. Not for
     /// threads that others wait for.
-    pub(crate) fn set_named(&self, named: &[(String, PathBuf)]) -> Vec<String> {
+    pub fn set_named(&self, named: &[(String, PathBuf)]) -> Vec<String> {
         let mut state = self.lock();
         let (mut wanted, before) = (named.to_vec(), state.named.clone());
         let gone = before.iter().filter(|old| !named.contains(old));
@@ -135,7 +136,7 @@ impl Adapters {
     }
 
     /// Keeps what is known, without the engine.
-    pub(crate) fn detach(&self) {
+    pub fn detach(&self) {
         let mut state = self.lock();
         if let Some(manager) = state.manager.take() {
             let cold = |info| AdapterInfo { residency: Residency::Cold, n_bytes: 0, ..info };
@@ -147,7 +148,7 @@ impl Adapters {
     ///
     /// # Errors
     /// 503: the model was dropped just now.
-    pub(crate) fn manager(&self) -> Result<Arc<AdapterManager>, ApiError> {
+    pub fn manager(&self) -> Result<Arc<AdapterManager>, ApiError> {
         self.lock().manager.clone().ok_or_else(|| {
             let line = "the model was dropped while its adapters were looked for; try again";
             ApiError { retry_after_s: Some(1), ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line) }
@@ -155,19 +156,19 @@ impl Adapters {
     }
 
     /// Limits what adapters of tenants take.
-    pub(crate) fn set_quotas(&self, quotas: &[(u64, Option<usize>)]) {
+    pub fn set_quotas(&self, quotas: &[(u64, Option<usize>)]) {
         if let Some(manager) = &self.lock().manager {
             quotas.iter().for_each(|&(tenant, bytes)| manager.set_quota(tenant, bytes));
         }
     }
 
     /// Returns what the manager did and holds; `None` while the model is not loaded.
-    pub(crate) fn stats(&self) -> Option<ManagerStats> {
+    pub fn stats(&self) -> Option<ManagerStats> {
         self.lock().manager.as_ref().map(|manager| manager.stats())
     }
 
     /// Returns what a tenant may use: its own, and everybody's that have other names.
-    pub(crate) fn visible(&self, tenant: &Tenant) -> Vec<AdapterInfo> {
+    pub fn visible(&self, tenant: &Tenant) -> Vec<AdapterInfo> {
         let state = self.lock();
         let mut all = state.manager.as_ref().map_or_else(|| state.known.clone(), |manager| manager.list());
         all.retain(|info| info.tenant == 0 || info.tenant == tenant.id);
@@ -183,7 +184,7 @@ impl Adapters {
     }
 
     /// Returns the adapters that a tenant's requests have which name none, as far as they are still there.
-    pub(crate) fn defaults(&self, tenant: &Tenant) -> Vec<Strength> {
+    pub fn defaults(&self, tenant: &Tenant) -> Vec<Strength> {
         let defaults = self.lock().defaults.get(&tenant.id).cloned().unwrap_or_default();
         if defaults.is_empty() {
             return defaults;
@@ -193,7 +194,7 @@ impl Adapters {
     }
 
     /// Sets the adapters that a tenant's requests have which name none; those of no strength are left out.
-    pub(crate) fn set_defaults(&self, tenant: &Tenant, mut defaults: Vec<Strength>) {
+    pub fn set_defaults(&self, tenant: &Tenant, mut defaults: Vec<Strength>) {
         defaults.retain(|default| default.scale != 0.0);
         self.lock().defaults.insert(tenant.id, defaults);
     }
@@ -202,14 +203,15 @@ impl Adapters {
     ///
     /// # Errors
     /// 404, with the names that there are.
-    pub(crate) fn check(&self, name: &str, tenant: &Tenant) -> Result<(), ApiError> {
+    pub fn check(&self, name: &str, tenant: &Tenant) -> Result<(), ApiError> {
         match self.manager()?.find(name, tenant.id) {
             Some(_) => Ok(()),
             None => Err(self.unknown(name, tenant)),
         }
     }
 
-    pub(crate) fn unknown(&self, name: &str, tenant: &Tenant) -> ApiError {
+    /// Returns the error for a name that no adapter of the tenant has.
+    pub fn unknown(&self, name: &str, tenant: &Tenant) -> ApiError {
         let known = self.visible(tenant);
         let names: Vec<String> = known.iter().take(N_SHOWN).map(|info| format!("'{}'", info.name)).collect();
         let there = match known.len() {
@@ -228,7 +230,7 @@ impl Adapters {
     ///
     /// # Errors
     /// 400: there is no folder, or the path leads out of it or to nothing.
-    pub(crate) fn locate(&self, name: &str, path: Option<&str>) -> Result<PathBuf, ApiError> {
+    pub fn locate(&self, name: &str, path: Option<&str>) -> Result<PathBuf, ApiError> {
         check_name(name).map_err(|error| self.refused(&error, "name"))?;
         let Some(folder) = &self.options.folder else {
             let line = "the server has no folder of adapters; start it with --adapters DIR";
@@ -248,7 +250,7 @@ impl Adapters {
     }
 
     /// Turns what is wrong with an adapter's files into a refusal, without the way to the folder.
-    pub(crate) fn refused(&self, error: &LoraError, param: &str) -> ApiError {
+    pub fn refused(&self, error: &LoraError, param: &str) -> ApiError {
         let (status, code) = match error.kind() {
             LoraErrorKind::Name if param == "name" => (StatusCode::BAD_REQUEST, "invalid_value"),
             LoraErrorKind::Name => (StatusCode::NOT_FOUND, "adapter_not_found"),

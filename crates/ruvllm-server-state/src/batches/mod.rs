@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use ruvllm_api::error::{ApiError, without_numbers};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -26,16 +26,16 @@ use super::options::ServerError;
 use input::Input;
 use running::Running;
 
-pub(crate) use running::Job;
+pub use running::Job;
 
 /// The most bytes of an uploaded file.
-pub(crate) const FILE_BYTES_MAX: u64 = 200 << 20;
+pub const FILE_BYTES_MAX: u64 = 200 << 20;
 /// The most files and batches of a tenant.
 const FILES_MAX: usize = 10_000;
 /// Seconds that a batch may take.
 const WINDOW_S: u64 = 24 * 60 * 60;
 /// Endpoints that a batch may ask.
-pub(crate) const ENDPOINTS: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
+pub const ENDPOINTS: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
 /// States in which a batch has requests to answer.
 const ACTIVE: [&str; 2] = ["in_progress", "cancelling"];
 
@@ -49,7 +49,7 @@ pub struct BatchOptions {
 }
 
 /// The files and batches of all tenants.
-pub(crate) struct Batches {
+pub struct Batches {
     options: BatchOptions,
     tenants: Mutex<BTreeMap<String, TenantFiles>>,
     /// There is something to do.
@@ -101,7 +101,7 @@ impl Batches {
     ///
     /// # Errors
     /// It cannot be used, or another process uses it.
-    pub(crate) fn open(options: BatchOptions) -> Result<Batches, ServerError> {
+    pub fn open(options: BatchOptions) -> Result<Batches, ServerError> {
         let folder = &options.folder;
         let cannot = |error: std::io::Error| {
             ServerError::new(format!("--batch-dir {}: {}", folder.display(), without_numbers(&error.to_string())))
@@ -157,7 +157,7 @@ impl Batches {
     ///
     /// # Errors
     /// The tenant has too many files, or the disk fails.
-    pub(crate) fn upload(&self, tenant: &str) -> Result<Upload<'_>, ApiError> {
+    pub fn upload(&self, tenant: &str) -> Result<Upload<'_>, ApiError> {
         let id = self.new_id("file-");
         let path = self.with(tenant, |files| {
             if files.files.len() >= FILES_MAX {
@@ -182,7 +182,7 @@ impl Batches {
     }
 
     /// Returns the files of a tenant, the oldest first.
-    pub(crate) fn files(&self, tenant: &str) -> Vec<Value> {
+    pub fn files(&self, tenant: &str) -> Vec<Value> {
         self.lock().get(tenant).map(|files| files.files.values().cloned().collect()).unwrap_or_default()
     }
 
@@ -190,7 +190,7 @@ impl Batches {
     ///
     /// # Errors
     /// 404: the tenant has none of this id.
-    pub(crate) fn file(&self, tenant: &str, id: &str) -> Result<Value, ApiError> {
+    pub fn file(&self, tenant: &str, id: &str) -> Result<Value, ApiError> {
         let tenants = self.lock();
         tenants.get(tenant).and_then(|files| files.files.get(id)).cloned().ok_or_else(|| no_file(id))
     }
@@ -199,7 +199,7 @@ impl Batches {
     ///
     /// # Errors
     /// As [`Batches::file`].
-    pub(crate) fn content(&self, tenant: &str, id: &str) -> Result<PathBuf, ApiError> {
+    pub fn content(&self, tenant: &str, id: &str) -> Result<PathBuf, ApiError> {
         self.file(tenant, id)?;
         let tenants = self.lock();
         tenants.get(tenant).map(|files| files.path(id)).ok_or_else(|| no_file(id))
@@ -209,7 +209,7 @@ impl Batches {
     ///
     /// # Errors
     /// As [`Batches::file`]; 400 while a batch reads it; the disk's.
-    pub(crate) fn delete(&self, tenant: &str, id: &str) -> Result<(), ApiError> {
+    pub fn delete(&self, tenant: &str, id: &str) -> Result<(), ApiError> {
         self.file(tenant, id)?;
         self.with(tenant, |files| {
             let mut active = files.batches.values().filter(|batch| batch.is_active());
@@ -228,7 +228,7 @@ impl Batches {
     ///
     /// # Errors
     /// 404: there is no such file; the tenant has too many batches; the disk's.
-    pub(crate) fn create(&self, tenant: &str, new: NewBatch<'_>) -> Result<Value, ApiError> {
+    pub fn create(&self, tenant: &str, new: NewBatch<'_>) -> Result<Value, ApiError> {
         let path = self.content(tenant, new.input_file_id)?;
         let read = Input::read(&path, new.endpoint).map_err(failed)?;
         let (id, now) = (self.new_id("batch_"), now_s());
@@ -282,7 +282,7 @@ impl Batches {
     }
 
     /// Returns the batches of a tenant, the newest first.
-    pub(crate) fn batches(&self, tenant: &str) -> Vec<Value> {
+    pub fn batches(&self, tenant: &str) -> Vec<Value> {
         let tenants = self.lock();
         let batches = tenants.get(tenant).map(|files| files.batches.values().rev()).into_iter().flatten();
         batches.map(|batch| shown(&batch.object)).collect()
@@ -292,7 +292,7 @@ impl Batches {
     ///
     /// # Errors
     /// 404: the tenant has none of this id.
-    pub(crate) fn batch(&self, tenant: &str, id: &str) -> Result<Value, ApiError> {
+    pub fn batch(&self, tenant: &str, id: &str) -> Result<Value, ApiError> {
         let tenants = self.lock();
         let batch = tenants.get(tenant).and_then(|files| files.batches.get(id));
         batch.map(|batch| shown(&batch.object)).ok_or_else(|| no_batch(id))
@@ -302,7 +302,7 @@ impl Batches {
     ///
     /// # Errors
     /// As [`Batches::batch`]; 400: it is over; the disk's.
-    pub(crate) fn cancel(&self, tenant: &str, id: &str) -> Result<Value, ApiError> {
+    pub fn cancel(&self, tenant: &str, id: &str) -> Result<Value, ApiError> {
         self.batch(tenant, id)?;
         let object = self.with(tenant, |files| {
             let folder = files.folder.clone();
@@ -321,17 +321,17 @@ impl Batches {
     }
 
     /// Waits until there may be something to do.
-    pub(crate) async fn changed(&self) {
+    pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
     /// Returns how many requests are being answered.
-    pub(crate) fn n_in_flight(&self) -> usize {
+    pub fn n_in_flight(&self) -> usize {
         self.n_in_flight.load(Ordering::Acquire)
     }
 
     /// Returns how many requests of batches wait or are being answered.
-    pub(crate) fn n_waiting(&self) -> usize {
+    pub fn n_waiting(&self) -> usize {
         let tenants = self.lock();
         let batches = tenants.values().flat_map(|files| files.batches.values()).filter(|batch| batch.is_active());
         batches.filter_map(|batch| batch.running.as_ref()).map(Running::n_left).sum()
@@ -339,14 +339,17 @@ impl Batches {
 }
 
 /// A batch as it is asked for.
-pub(crate) struct NewBatch<'a> {
+pub struct NewBatch<'a> {
+    /// Path of the endpoint that answers the requests.
     pub endpoint: &'a str,
+    /// Id of the uploaded file.
     pub input_file_id: &'a str,
+    /// Metadata as the client sent them.
     pub metadata: Value,
 }
 
 /// A file while it is uploaded; what is not finished is removed.
-pub(crate) struct Upload<'b> {
+pub struct Upload<'b> {
     batches: &'b Batches,
     tenant: String,
     id: String,
@@ -361,7 +364,7 @@ impl Upload<'_> {
     ///
     /// # Errors
     /// 413: the file is too large, or the tenant has no room for it; the disk's.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), ApiError> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ApiError> {
         let n = bytes.len() as u64;
         if self.n_bytes + n > FILE_BYTES_MAX {
             return Err(full(format!("a file has at most {FILE_BYTES_MAX} bytes; divide it")));
@@ -375,7 +378,7 @@ impl Upload<'_> {
     ///
     /// # Errors
     /// The disk's.
-    pub(crate) fn finish(mut self, filename: &str, purpose: &str) -> Result<Value, ApiError> {
+    pub fn finish(mut self, filename: &str, purpose: &str) -> Result<Value, ApiError> {
         self.file.sync_all().map_err(failed)?;
         let object = describe(&self.id, filename, purpose, self.n_bytes);
         self.batches.with(&self.tenant, |files| {

@@ -14,7 +14,8 @@ use super::{Batch, Batches, TenantFiles, describe, disk, now_s};
 
 /// A request of a batch that is to be answered.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub struct Job {
+    /// Name of the tenant whose batch it is.
     pub tenant: String,
     /// The path that it asks.
     pub endpoint: String,
@@ -116,7 +117,7 @@ impl Running {
 
 impl Batches {
     /// Returns the next request to answer: tenants in turn, of each the oldest batch first. Those whose key is gone wait.
-    pub(crate) fn next(&self, is_known: impl Fn(&str) -> bool) -> Option<Job> {
+    pub fn next(&self, is_known: impl Fn(&str) -> bool) -> Option<Job> {
         let mut tenants = self.lock();
         // Who has fewest requests at work comes first.
         let at_work = |files: &TenantFiles| -> usize {
@@ -145,7 +146,7 @@ impl Batches {
     }
 
     /// Gives a request back that was not answered.
-    pub(crate) fn put_back(&self, job: Job) {
+    pub fn put_back(&self, job: Job) {
         self.n_in_flight.fetch_sub(1, Ordering::AcqRel);
         let mut tenants = self.lock();
         let batch = tenants.get_mut(&job.tenant).and_then(|files| files.batches.get_mut(&job.batch));
@@ -157,7 +158,7 @@ impl Batches {
 
     /// Keeps an answer: its status and what it says. Where it cannot be kept the request is given back. Not for threads that
     /// others wait for.
-    pub(crate) fn record(&self, job: Job, id: &str, status: u16, body: &Value) {
+    pub fn record(&self, job: Job, id: &str, status: u16, body: &Value) {
         let line = json!({
             "id": format!("batch_req_{id}"),
             "custom_id": job.request.custom_id,
@@ -194,7 +195,7 @@ impl Batches {
     }
 
     /// Ends the batches that have nothing left to do, or no time.
-    pub(crate) fn settle(&self) {
+    pub fn settle(&self) {
         let now = now_s();
         for (tenant, files) in self.lock().iter_mut() {
             let ids: Vec<String> = files.batches.keys().cloned().collect();

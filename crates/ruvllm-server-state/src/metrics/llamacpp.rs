@@ -3,7 +3,7 @@
 use metrics::{Counter, Gauge};
 use ruvllm_engine::Step;
 
-use crate::state::metrics::{CameTo, Metrics, Type};
+use crate::metrics::{CameTo, Metrics, Type};
 
 /// Every metric and what it tells.
 pub(super) const HELP: &[(Type, &str, &str)] = &[

@@ -103,7 +103,7 @@ enum Type {
 }
 
 /// All metrics of a server.
-pub(crate) struct Metrics {
+pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     process: metrics_process::Collector,
@@ -118,7 +118,8 @@ struct Answered {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Metrics {
+    /// Returns metrics of which nothing is counted yet.
+    pub fn new() -> Metrics {
         let mut builder = PrometheusBuilder::new();
         for (ty, name, _) in HELP.iter().filter(|(ty, ..)| matches!(ty, Type::Seconds | Type::Sizes)) {
             let bounds: &[f64] = if *ty == Type::Seconds { &SECONDS } else { &SIZES };
@@ -153,7 +154,7 @@ impl Metrics {
     }
 
     /// Counts an answered request.
-    pub(crate) fn answered(&self, path: &'static str, status: u16, seconds: f64) {
+    pub fn answered(&self, path: &'static str, status: u16, seconds: f64) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = requests.entry((path, status)).or_insert_with(|| {
             let (status, seconds) = (status.to_string(), "ruvllm_http_request_seconds");
@@ -165,34 +166,34 @@ impl Metrics {
     }
 
     /// Counts a request that was refused or failed.
-    pub(crate) fn rejected(&self, reason: &str) {
+    pub fn rejected(&self, reason: &str) {
         self.counter("ruvllm_rejected_total", &[("reason", reason)]).increment(1);
     }
 
     /// Counts a request of a batch that was answered.
-    pub(crate) fn batched(&self, is_completed: bool) {
+    pub fn batched(&self, is_completed: bool) {
         let outcome = if is_completed { "completed" } else { "failed" };
         self.counter("ruvllm_batch_requests_total", &[("outcome", outcome)]).increment(1);
     }
 
     /// Tells how many requests of batches are left.
-    pub(crate) fn batches(&self, n: usize) {
+    pub fn batches(&self, n: usize) {
         self.gauge("ruvllm_batch_requests_waiting", &[]).set(n as f64);
     }
 
     /// Tells how many connections are open.
-    pub(crate) fn connections(&self, n: usize) {
+    pub fn connections(&self, n: usize) {
         self.gauge("ruvllm_connections", &[]).set(n as f64);
     }
 
     /// Takes note that a model was loaded.
-    pub(crate) fn loaded(&self, model: &str) {
+    pub fn loaded(&self, model: &str) {
         self.counter("ruvllm_model_loads_total", &[("model", model)]).increment(1);
         self.gauge("ruvllm_model_loaded", &[("model", model)]).set(1.0);
     }
 
     /// Takes note that a model is there no more, and with it whatever it held.
-    pub(crate) fn unloaded(&self, model: &str, last: &ServiceStats) {
+    pub fn unloaded(&self, model: &str, last: &ServiceStats) {
         self.gauge("ruvllm_model_loaded", &[("model", model)]).set(0.0);
         let kv_bytes = last.kv_bytes.iter().map(|&(format, _)| (format, 0)).collect();
         let nothing = ServiceStats { kv_bytes, ..ServiceStats::default() };
@@ -201,7 +202,7 @@ impl Metrics {
     }
 
     /// Returns what observes the engine of a model.
-    pub(crate) fn observer(&self, model: &str) -> EngineObserver {
+    pub fn observer(&self, model: &str) -> EngineObserver {
         let label = ("model", model);
         let finished = |reason| self.counter("ruvllm_finished_total", &[label, ("reason", reason)]);
         EngineObserver {
@@ -230,7 +231,7 @@ impl Metrics {
     }
 
     /// Tells what a model's engine does `now`; `before` it was told the last time.
-    pub(crate) fn tell(&self, model: &str, now: &ServiceStats, before: &ServiceStats) {
+    pub fn tell(&self, model: &str, now: &ServiceStats, before: &ServiceStats) {
         let label = ("model", model);
         self.gauge("ruvllm_requests_running", &[label]).set(now.n_running as f64);
         self.gauge("ruvllm_requests_waiting", &[label]).set(now.n_waiting as f64);
@@ -262,7 +263,7 @@ impl Metrics {
     }
 
     /// Tells what a model's adapters do `now`; `before` it was told the last time.
-    pub(crate) fn tell_adapters(&self, model: &str, now: &ManagerStats, before: &ManagerStats) {
+    pub fn tell_adapters(&self, model: &str, now: &ManagerStats, before: &ManagerStats) {
         let label = ("model", model);
         for (tier, n) in [("hot", now.n_hot), ("warm", now.n_warm), ("cold", now.n_cold)] {
             self.gauge("ruvllm_adapters", &[label, ("tier", tier)]).set(n as f64);
@@ -279,7 +280,7 @@ impl Metrics {
     }
 
     /// Tells what the witness log has done.
-    pub(crate) fn tell_witness(&self, stats: &LogStats, n_unsaved: u64) {
+    pub fn tell_witness(&self, stats: &LogStats, n_unsaved: u64) {
         self.counter("ruvllm_sessions_unsaved_total", &[]).absolute(n_unsaved);
         self.counter("ruvllm_witness_records_total", &[]).absolute(stats.n_written);
         self.counter("ruvllm_witness_lost_total", &[]).absolute(stats.n_lost);
@@ -290,19 +291,19 @@ impl Metrics {
     }
 
     /// Tells how many answers were to be kept and are not.
-    pub(crate) fn tell_kept(&self, n_unsaved: u64) {
+    pub fn tell_kept(&self, n_unsaved: u64) {
         self.counter("ruvllm_responses_unsaved_total", &[]).absolute(n_unsaved);
     }
 
     /// Returns the text of `/metrics`.
-    pub(crate) fn render(&self) -> String {
+    pub fn render(&self) -> String {
         metrics::with_local_recorder(&self.recorder, || self.process.collect());
         self.handle.render()
     }
 
     /// Puts what histograms were told into their buckets; to be called every few seconds, so that what waits for it stays
     /// small.
-    pub(crate) fn upkeep(&self) {
+    pub fn maintenance(&self) {
         self.handle.run_upkeep();
     }
 }
@@ -310,7 +311,7 @@ impl Metrics {
 impl Drop for Metrics {
     fn drop(&mut self) {
         // A bucket of the recorder that goes leaves what was not read of it; a process may have many servers, one after the other.
-        self.upkeep();
+        self.maintenance();
     }
 }
 
@@ -325,7 +326,7 @@ fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
 }
 
 /// Writes what the engine does into the metrics.
-pub(crate) struct EngineObserver {
+pub struct EngineObserver {
     of_llamacpp: LlamaCppObserver,
     ttft: Histogram,
     gap: Histogram,
@@ -349,14 +350,14 @@ pub(crate) struct EngineObserver {
 
 impl EngineObserver {
     /// Tells how many requests run and wait.
-    pub(crate) fn waits(&self, n_running: usize, n_waiting: usize) {
+    pub fn waits(&self, n_running: usize, n_waiting: usize) {
         self.of_llamacpp.waits(n_running, n_waiting);
         self.running.set(n_running as f64);
         self.waiting.set(n_waiting as f64);
     }
 
     /// Tells why a request ended, and what it came to.
-    pub(crate) fn ended(&self, reason: &str, came: Option<&CameTo<'_>>) {
+    pub fn ended(&self, reason: &str, came: Option<&CameTo<'_>>) {
         if let Some((_, counter)) = self.finished.iter().find(|(name, _)| *name == reason) {
             counter.increment(1);
         }
@@ -383,9 +384,12 @@ impl EngineObserver {
 }
 
 /// Times and tokens of an answer that is over.
-pub(crate) struct CameTo<'t> {
+pub struct CameTo<'t> {
+    /// Times of the answer.
     pub timings: &'t Timings,
+    /// Tokens of the prompt.
     pub n_prompt: usize,
+    /// Tokens of the answer.
     pub n_answer: usize,
 }
 

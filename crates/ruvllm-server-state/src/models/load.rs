@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_engine::tuner::Tuner;
 use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats, ServiceThread};
@@ -15,12 +15,12 @@ use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
 
 use super::remote::RemoteModel;
-use super::slot::{Answers, DraftTextsOptions, Model, RemoteSource, Slot, State};
+use super::slot::{DraftTextsOptions, RemoteSource, Responder, ServedModel, Slot, State};
 use super::{Models, of_adapters};
-use crate::state::grammars::Grammars;
-use crate::state::learning::ModelState;
-use crate::state::options::{ServerError, ServerOptions};
-use crate::state::slots::LastRequests;
+use crate::grammars::Grammars;
+use crate::learning::ModelState;
+use crate::options::{ServerError, ServerOptions};
+use crate::slots::LastRequests;
 
 /// A calibration is told of each time that so much more of it is done.
 const CALIBRATION_PERCENT: usize = 10;
@@ -33,7 +33,7 @@ impl Models {
     ///
     /// # Errors
     /// One cannot be made ready.
-    pub(crate) fn prepare(&self) -> Result<(), EngineError> {
+    pub fn prepare(&self) -> Result<(), EngineError> {
         let engines = std::mem::take(&mut *self.preparing.lock().unwrap_or_else(PoisonError::into_inner));
         for (slot, engine) in engines {
             let start = Instant::now();
@@ -83,8 +83,8 @@ impl Models {
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
         let (grammars, slots) = (Grammars::default(), LastRequests::default());
-        let answers = Answers::Engine(service);
-        let model = Model { name, answers, grammars, adapters, learning, slots, recorder, draft_history };
+        let answers = Responder::Engine(service);
+        let model = ServedModel { name, answers, grammars, adapters, learning, slots, recorder, draft_history };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();
@@ -101,8 +101,8 @@ impl Models {
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
         let (grammars, slots) = (Grammars::default(), LastRequests::default());
-        let (answers, learning) = (Answers::Remote(Arc::new(remote)), None);
-        let model = Model { name, answers, grammars, adapters, learning, slots, recorder, draft_history: None };
+        let (answers, learning) = (Responder::Remote(Arc::new(remote)), None);
+        let model = ServedModel { name, answers, grammars, adapters, learning, slots, recorder, draft_history: None };
         slot.set(State::Loaded(Arc::new(model), None));
     }
 
@@ -241,7 +241,7 @@ impl Models {
     ///
     /// # Errors
     /// An engine broke that cannot be loaded again.
-    pub(crate) async fn upkeep(&self) -> Result<(), ServerError> {
+    pub async fn maintenance(&self) -> Result<(), ServerError> {
         for slot in &self.slots {
             let (is_due, has_ended) = {
                 let mut inner = slot.lock();

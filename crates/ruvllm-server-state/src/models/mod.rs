@@ -7,34 +7,43 @@
 mod load;
 mod remote;
 mod slot;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::routing::AUTO;
 use ruvllm_engine::{Engine, EngineError, Service, ServiceStats, ServiceThread};
 use tokio::sync::Notify;
 
-use crate::state::adapters::Adapters;
-use crate::state::keys::{Keys, Quota};
-use crate::state::metrics::Metrics;
-use crate::state::options::{LiveOptions, ServerError};
-use crate::state::reload::ModelUpdate;
-use crate::state::server::stopping;
-use crate::state::witness::Witness;
+use crate::adapters::Adapters;
+use crate::keys::{Keys, Quota};
+use crate::metrics::Metrics;
+use crate::options::{LiveOptions, ServerError, stopping};
+use crate::witness::Witness;
 use slot::{Inner, Labels, Slot, State, Waiting};
 
-pub(crate) use remote::{RemoteEnd, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
-pub(crate) use slot::{Answers, Model, ModelStatus};
-pub use slot::{DraftTextsOptions, Loader, ModelSource};
+pub use remote::{RemoteEnd, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
+pub use slot::{DraftTextsOptions, Loader, ModelSource, ModelStatus, Responder, ServedModel};
+
+/// New options of a model that is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelUpdate {
+    /// Names that requests may call it by beside its own.
+    pub aliases: Vec<String>,
+    /// Words for whoever lists models.
+    pub tags: Vec<String>,
+    /// Names of adapters, and their files.
+    pub adapters: Vec<(String, PathBuf)>,
+}
 
 /// How long a model that could not be loaded is not tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// All models of a server.
-pub(crate) struct Models {
+pub struct Models {
     slots: Vec<Arc<Slot>>,
     options: Arc<LiveOptions>,
     metrics: Arc<Metrics>,
@@ -56,7 +65,7 @@ impl Models {
     ///
     /// # Errors
     /// No model, two of one name, or what `Service::start` says.
-    pub(crate) fn new(
+    pub fn new(
         sources: Vec<ModelSource>,
         options: &Arc<LiveOptions>,
         metrics: &Arc<Metrics>,
@@ -111,33 +120,33 @@ impl Models {
     }
 
     /// Returns whether an engine is being made ready to learn.
-    pub(crate) fn is_preparing(&self) -> bool {
+    pub fn is_preparing(&self) -> bool {
         self.n_preparing.load(Ordering::Acquire) > 0
     }
 
     /// Gives up what takes long.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
     }
 
     /// Returns how many models are served, loaded or not.
-    pub(crate) fn n_slots(&self) -> usize {
+    pub fn n_slots(&self) -> usize {
         self.slots.len()
     }
 
     /// Returns how all models stand.
-    pub(crate) fn statuses(&self) -> Vec<ModelStatus> {
+    pub fn statuses(&self) -> Vec<ModelStatus> {
         self.slots.iter().map(|slot| slot.status(&slot.lock())).collect()
     }
 
     /// Returns the adapters of all models.
-    pub(crate) fn adapters(&self) -> Vec<(Arc<str>, Arc<Adapters>)> {
+    pub fn adapters(&self) -> Vec<(Arc<str>, Arc<Adapters>)> {
         self.slots.iter().map(|slot| (Arc::clone(&slot.name), Arc::clone(&slot.adapters))).collect()
     }
 
     /// Splits what a request calls a model into its name and that of an adapter: `model:adapter`, where no model is
     /// called so as a whole.
-    pub(crate) fn split<'a>(&self, name: Option<&'a str>) -> (Option<&'a str>, Option<&'a str>) {
+    pub fn split<'a>(&self, name: Option<&'a str>) -> (Option<&'a str>, Option<&'a str>) {
         let is_model = |name: &str| self.is_served(name);
         match name.and_then(|name| name.rsplit_once(':')) {
             Some((model, adapter)) if !name.is_some_and(is_model) && is_model(model) => (Some(model), Some(adapter)),
@@ -146,12 +155,12 @@ impl Models {
     }
 
     /// Returns whether the one model there is answers by any name.
-    pub(crate) fn is_any_name(&self) -> bool {
+    pub fn is_any_name(&self) -> bool {
         self.options.get().any_model_name && self.slots.len() == 1
     }
 
     /// Returns whether a model is called so.
-    pub(crate) fn is_served(&self, name: &str) -> bool {
+    pub fn is_served(&self, name: &str) -> bool {
         self.slots.iter().any(|slot| slot.is_called(name))
     }
 
@@ -160,7 +169,7 @@ impl Models {
     ///
     /// # Errors
     /// 404 for a name that is not served, 503 if it cannot be loaded now, 500 if it cannot be loaded, 400 if it is not to be.
-    pub(crate) async fn get(self: &Arc<Models>, name: Option<&str>, loads: bool) -> Result<Arc<Model>, ApiError> {
+    pub async fn get(self: &Arc<Models>, name: Option<&str>, loads: bool) -> Result<Arc<ServedModel>, ApiError> {
         let slot = self.slot(name)?;
         let (_waiting, give_up) = (Waiting::at(slot), Instant::now() + self.options.get().room_wait);
         loop {
@@ -209,7 +218,7 @@ impl Models {
     ///
     /// # Errors
     /// 404 for a name that is not served.
-    pub(crate) fn look(&self, name: Option<&str>) -> Result<(ModelStatus, Option<Arc<Model>>), ApiError> {
+    pub fn look(&self, name: Option<&str>) -> Result<(ModelStatus, Option<Arc<ServedModel>>), ApiError> {
         let slot = self.slot(name)?;
         let inner = slot.lock();
         let model = match &inner.state {
@@ -223,7 +232,7 @@ impl Models {
     ///
     /// # Errors
     /// 404 for a name that is not served, 503 while somebody uses it, 400 if it could not be loaded again.
-    pub(crate) async fn let_go(&self, name: Option<&str>) -> Result<(), ApiError> {
+    pub async fn let_go(&self, name: Option<&str>) -> Result<(), ApiError> {
         let slot = self.slot(name)?;
         self.unload(slot).await;
         let is_loaded = matches!(slot.lock().state, State::Loaded(..));
@@ -247,7 +256,8 @@ impl Models {
         }
     }
 
-    pub(crate) fn unknown(&self, name: &str) -> ApiError {
+    /// Returns the error for a name that no model has.
+    pub fn unknown(&self, name: &str) -> ApiError {
         let names: Vec<String> = self.slots.iter().map(|slot| format!("'{}'", slot.name)).collect();
         let verb = if names.len() == 1 { "is" } else { "are" };
         let mut line = format!("the model '{name}' is not served here; {} {verb}", names.join(", "));
@@ -261,7 +271,7 @@ impl Models {
     }
 
     /// Tells the metrics what the engines do.
-    pub(crate) fn tell_all(&self) {
+    pub fn tell_all(&self) {
         for slot in &self.slots {
             let stats = match &slot.lock().state {
                 State::Loaded(model, _) => model.engine().map(Service::stats),
@@ -288,7 +298,7 @@ impl Models {
     ///
     /// # Errors
     /// A name that two models would have; nothing has changed then.
-    pub(crate) fn update(&self, updates: &[ModelUpdate]) -> Result<Vec<String>, String> {
+    pub fn update(&self, updates: &[ModelUpdate]) -> Result<Vec<String>, String> {
         let mut names: Vec<&str> = self.slots.iter().map(|slot| &*slot.name).collect();
         for alias in updates.iter().flat_map(|update| &update.aliases) {
             if names.contains(&alias.as_str()) {
@@ -305,12 +315,12 @@ impl Models {
     }
 
     /// Sets how many requests may wait in each engine.
-    pub(crate) fn set_queue_max(&self, n: usize) {
+    pub fn set_queue_max(&self, n: usize) {
         self.loaded().iter().filter_map(|model| model.engine()).for_each(|service| service.set_queue_max(n));
     }
 
     /// Limits what a tenant's requests hold, in all models.
-    pub(crate) fn set_quotas(&self) {
+    pub fn set_quotas(&self) {
         let quotas = self.keys.quotas();
         for model in self.loaded() {
             if let Some(service) = model.engine() {
@@ -325,7 +335,7 @@ impl Models {
     ///
     /// # Errors
     /// An engine's thread has ended, or a file cannot be written.
-    pub(crate) fn forget_texts(&self, tenant: u64) -> Result<(), EngineError> {
+    pub fn forget_texts(&self, tenant: u64) -> Result<(), EngineError> {
         let loaded = self.loaded();
         loaded.iter().try_for_each(|model| model.forget_texts(tenant))?;
         let histories = loaded.iter().filter_map(|model| model.draft_history.as_ref());
@@ -334,7 +344,7 @@ impl Models {
     }
 
     /// Forgets the texts of tenants that have no key any more. Not for threads that others wait for.
-    pub(crate) fn forget_gone(&self) {
+    pub fn forget_gone(&self) {
         let tenants = self.keys.tenants();
         for model in self.loaded() {
             if let Err(error) = model.forget_other_texts(&tenants) {
@@ -344,7 +354,7 @@ impl Models {
     }
 
     /// Returns those that are loaded.
-    pub(crate) fn loaded(&self) -> Vec<Arc<Model>> {
+    pub fn loaded(&self) -> Vec<Arc<ServedModel>> {
         let model = |slot: &Arc<Slot>| match &slot.lock().state {
             State::Loaded(model, _) => Some(Arc::clone(model)),
             _ => None,
@@ -353,7 +363,7 @@ impl Models {
     }
 
     /// Returns what could not be kept when the engines ended.
-    pub(crate) fn unkept(&self) -> Vec<String> {
+    pub fn unkept(&self) -> Vec<String> {
         self.unkept.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -361,7 +371,7 @@ impl Models {
     ///
     /// # Errors
     /// An engine's thread broke.
-    pub(crate) fn join(&self) -> Result<Vec<Engine>, ServerError> {
+    pub fn join(&self) -> Result<Vec<Engine>, ServerError> {
         let mut engines = Vec::new();
         for slot in &self.slots {
             let state = std::mem::replace(&mut slot.lock().state, State::Unloaded);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_backend::{BackendError, CompletionEnd, CompletionEvent, CompletionRequest, Completions, Interrupt};
 use ruvllm_engine::{FinishReason, Timings, Unread};
@@ -15,9 +15,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 use super::slot::RemoteSource;
-use crate::state::metrics::{CameTo, EngineObserver};
-use crate::state::server::stopping;
-use crate::state::shared::{Part, Shared};
+use crate::metrics::{CameTo, EngineObserver};
+use crate::options::stopping;
+use crate::shared::{Share, Shared};
 
 /// The most bytes of an answer: a server that sends more is not believed.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -29,7 +29,7 @@ const CHECKED_FOR: Duration = Duration::from_secs(2);
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A model that another server answers for.
-pub(crate) struct RemoteModel {
+pub struct RemoteModel {
     name: Arc<str>,
     backend: Arc<dyn Completions>,
     /// Places for requests that wait or run.
@@ -49,16 +49,20 @@ pub(crate) struct RemoteModel {
 }
 
 /// A request to another server.
-pub(crate) struct RemoteJob {
+pub struct RemoteJob {
+    /// The request as the other server gets it.
     pub request: CompletionRequest,
+    /// Number of the tenant, for shares.
     pub tenant: u64,
+    /// Time at which the answer ends, if it has one.
     pub deadline: Option<Instant>,
     /// Pieces that nobody has read; too many of them stop the answer until some are.
     pub unread: Unread,
 }
 
 /// Event of a request to another server.
-pub(crate) enum RemoteEvent {
+pub enum RemoteEvent {
+    /// A piece of the answer.
     Piece(CompletionEvent),
     /// It is over; nothing follows.
     Done(Result<RemoteEnd, ApiError>),
@@ -66,20 +70,24 @@ pub(crate) enum RemoteEvent {
 
 /// An answer of another server that is over.
 #[derive(Clone, Debug)]
-pub(crate) struct RemoteEnd {
+pub struct RemoteEnd {
     /// Its text, without thoughts and calls.
     pub text: String,
+    /// Why the answer ended.
     pub finish_reason: FinishReason,
+    /// Tokens of the prompt.
     pub n_prompt: usize,
+    /// Tokens of the answer.
     pub n_answer: usize,
+    /// Times of the answer.
     pub timings: Timings,
 }
 
 /// Takes the events of a request; returns whether anybody listens still.
-pub(crate) type RemoteSink = Box<dyn FnMut(RemoteEvent) -> bool + Send>;
+pub(super) type RemoteSink = Box<dyn FnMut(RemoteEvent) -> bool + Send>;
 
 /// Ends its request when it is dropped.
-pub(crate) struct RemoteTicket {
+pub struct RemoteTicket {
     interrupt: Interrupt,
     task: JoinHandle<()>,
 }
@@ -96,7 +104,7 @@ impl Drop for RemoteTicket {
 struct Inside {
     model: Arc<RemoteModel>,
     id: u64,
-    _part: Part,
+    _part: Share,
 }
 
 impl Drop for Inside {
@@ -218,7 +226,7 @@ impl RemoteModel {
     ///
     /// # Errors
     /// 429: as many wait as may; 503: the server stops.
-    pub(crate) fn submit(self: &Arc<Self>, job: RemoteJob, mut sink: RemoteSink) -> Result<RemoteTicket, ApiError> {
+    pub fn submit(self: &Arc<Self>, job: RemoteJob, mut sink: RemoteSink) -> Result<RemoteTicket, ApiError> {
         let (interrupt, asked_at) = (job.request.interrupt.clone(), Instant::now());
         let inside = self.enter(job.tenant, &interrupt)?;
         let of_task = interrupt.clone();
@@ -255,7 +263,7 @@ impl RemoteModel {
     ///
     /// # Errors
     /// As [`RemoteModel::submit`], the other server's, or the request's time is over.
-    pub(crate) async fn embed(
+    pub async fn embed(
         self: &Arc<Self>,
         tenant: u64,
         texts: Vec<String>,
@@ -276,7 +284,7 @@ impl RemoteModel {
     ///
     /// # Errors
     /// 503: it does not answer, or does not take the key.
-    pub(crate) async fn check(&self) -> Result<(), ApiError> {
+    pub async fn check(&self) -> Result<(), ApiError> {
         let mut checked = self.checked.lock().await;
         if let Some((_, known)) = checked.as_ref().filter(|(at, _)| at.elapsed() < CHECKED_FOR) {
             return known.clone();

@@ -15,10 +15,10 @@ use ruvllm_witness::Recorder;
 use tokio::sync::Notify;
 
 use super::remote::RemoteModel;
-use crate::state::adapters::{AdapterOptions, Adapters};
-use crate::state::grammars::Grammars;
-use crate::state::learning::ModelState;
-use crate::state::slots::LastRequests;
+use crate::adapters::{AdapterOptions, Adapters};
+use crate::grammars::Grammars;
+use crate::learning::ModelState;
+use crate::slots::LastRequests;
 
 /// Loads an engine, on a thread of its own.
 pub type Loader = Box<dyn Fn() -> Result<Engine, EngineError> + Send + Sync>;
@@ -74,7 +74,7 @@ impl DraftTextsOptions {
 
 /// Other names of a model, and words about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Labels {
+pub struct Labels {
     /// Names that requests may call it by as well.
     pub aliases: Vec<String>,
     /// Words for whoever lists models.
@@ -153,10 +153,12 @@ impl std::fmt::Debug for ModelSource {
 }
 
 /// A loaded model.
-pub(crate) struct Model {
+pub struct ServedModel {
     /// Its name in requests.
     pub name: Arc<str>,
-    pub answers: Answers,
+    /// The end that answers: an engine here, or another server.
+    pub answers: Responder,
+    /// Compiled grammars of the model.
     pub grammars: Grammars,
     /// Adapters by name.
     pub adapters: Arc<Adapters>,
@@ -171,85 +173,85 @@ pub(crate) struct Model {
 }
 
 /// The side that answers for a model.
-pub(crate) enum Answers {
+pub enum Responder {
     /// An engine of this process.
     Engine(Service),
     /// Another server.
     Remote(Arc<RemoteModel>),
 }
 
-impl Model {
+impl ServedModel {
     /// Returns the engine that runs it.
     ///
     /// # Errors
     /// 501: another server answers for it, and gives no tokens.
-    pub(crate) fn service(&self) -> Result<&Service, ApiError> {
+    pub fn service(&self) -> Result<&Service, ApiError> {
         self.engine().ok_or_else(|| missing(&self.name, "tokens"))
     }
 
     /// Returns the engine that runs it, if one of this process does.
-    pub(crate) fn engine(&self) -> Option<&Service> {
+    pub fn engine(&self) -> Option<&Service> {
         match &self.answers {
-            Answers::Engine(service) => Some(service),
-            Answers::Remote(_) => None,
+            Responder::Engine(service) => Some(service),
+            Responder::Remote(_) => None,
         }
     }
 
     /// Returns the other server that answers for it, if one does.
-    pub(crate) fn remote(&self) -> Option<&Arc<RemoteModel>> {
+    pub fn remote(&self) -> Option<&Arc<RemoteModel>> {
         match &self.answers {
-            Answers::Engine(_) => None,
-            Answers::Remote(remote) => Some(remote),
+            Responder::Engine(_) => None,
+            Responder::Remote(remote) => Some(remote),
         }
     }
 
     /// Returns how many requests can run at once.
-    pub(crate) fn n_running_max(&self) -> usize {
+    pub fn n_running_max(&self) -> usize {
         match &self.answers {
-            Answers::Engine(service) => service.n_running_max(),
-            Answers::Remote(remote) => remote.n_running_max(),
+            Responder::Engine(service) => service.n_running_max(),
+            Responder::Remote(remote) => remote.n_running_max(),
         }
     }
 
     /// Returns how many requests can wait and run together.
-    pub(crate) fn n_inside_max(&self) -> usize {
+    pub fn n_inside_max(&self) -> usize {
         match &self.answers {
-            Answers::Engine(service) => service.n_inside_max(),
-            Answers::Remote(remote) => remote.n_inside_max(),
+            Responder::Engine(service) => service.n_inside_max(),
+            Responder::Remote(remote) => remote.n_inside_max(),
         }
     }
 
     /// Returns how many requests wait or run.
-    pub(crate) fn n_inside(&self) -> usize {
+    pub fn n_inside(&self) -> usize {
         match &self.answers {
-            Answers::Engine(service) => service.n_inside(),
-            Answers::Remote(remote) => remote.n_inside(),
+            Responder::Engine(service) => service.n_inside(),
+            Responder::Remote(remote) => remote.n_inside(),
         }
     }
 
     /// Takes nothing new from now on, and ends after `limit` what is not over by then.
-    pub(crate) fn drain(&self, limit: Duration) {
+    pub fn drain(&self, limit: Duration) {
         match &self.answers {
-            Answers::Engine(service) => service.drain(limit),
-            Answers::Remote(remote) => remote.drain(limit),
+            Responder::Engine(service) => service.drain(limit),
+            Responder::Remote(remote) => remote.drain(limit),
         }
     }
 
     /// Returns after how many seconds a request that was refused is likely to be taken.
-    pub(crate) fn retry_after_s(&self) -> u64 {
+    pub fn retry_after_s(&self) -> u64 {
         match &self.answers {
-            Answers::Engine(service) => service.retry_after_s(),
-            Answers::Remote(_) => 1,
+            Responder::Engine(service) => service.retry_after_s(),
+            Responder::Remote(_) => 1,
         }
     }
 
     /// Keeps what was learned; returns why it could not.
-    pub(crate) fn save_learned(&self) -> Option<String> {
+    pub fn save_learned(&self) -> Option<String> {
         self.learning.as_ref()?.save(&self.name)
     }
 
     /// Logs why earlier texts could not be kept on disk lately.
-    pub(crate) fn tell_unkept_texts(&self) {
+    pub fn tell_unkept_texts(&self) {
         if let Some(error) = self.draft_history.as_ref().and_then(DraftHistory::take_failure) {
             tracing::error!(model = &*self.name, error, "texts for drafts were not written, and are in memory only");
         }
@@ -259,23 +261,24 @@ impl Model {
     ///
     /// # Errors
     /// The engine's thread has ended, or the file cannot be written.
-    pub(crate) fn forget_texts(&self, tenant: u64) -> Result<(), EngineError> {
+    pub fn forget_texts(&self, tenant: u64) -> Result<(), EngineError> {
         self.engine().map_or(Ok(()), |service| service.forget_history(tenant))?;
         self.draft_history.as_ref().map_or(Ok(()), |history| history.forget(tenant))
     }
 
-    /// Forgets the earlier texts of all other tenants, as [`Model::forget_texts`] does.
+    /// Forgets the earlier texts of all other tenants, as [`ServedModel::forget_texts`] does.
     ///
     /// # Errors
-    /// As [`Model::forget_texts`].
-    pub(crate) fn forget_other_texts(&self, tenants: &[u64]) -> Result<(), EngineError> {
+    /// As [`ServedModel::forget_texts`].
+    pub fn forget_other_texts(&self, tenants: &[u64]) -> Result<(), EngineError> {
         self.engine().map_or(Ok(()), |service| service.forget_other_histories(tenants.to_vec()))?;
         self.draft_history.as_ref().map_or(Ok(()), |history| history.forget_others(tenants))
     }
 }
 
-/// How a slot stands, for those who ask.
-pub(crate) struct ModelStatus {
+/// State of a slot, for those who ask.
+pub struct ModelStatus {
+    /// Name that requests give.
     pub name: Arc<str>,
     /// `loaded`, `loading`, `unloaded` or `failed`.
     pub state: &'static str,
@@ -283,15 +286,17 @@ pub(crate) struct ModelStatus {
     pub info: Option<ModelInfo>,
     /// Whether another server answers for it.
     pub is_remote: bool,
+    /// Adapters by name.
     pub adapters: Arc<Adapters>,
     /// The name of its file, if that is known.
     pub file: Option<Arc<str>>,
+    /// Labels of the model in metrics.
     pub labels: Arc<Labels>,
 }
 
 impl ModelStatus {
     /// Returns whether requests may call it so.
-    pub(crate) fn is_called(&self, name: &str) -> bool {
+    pub fn is_called(&self, name: &str) -> bool {
         *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
     }
 }
@@ -360,7 +365,7 @@ pub(super) enum State {
     Queued,
     Loading,
     /// With the thread of its engine, if it has one.
-    Loaded(Arc<Model>, Option<ServiceThread>),
+    Loaded(Arc<ServedModel>, Option<ServiceThread>),
     Failed(String, Instant),
 }
 
@@ -430,7 +435,7 @@ impl Slot {
     }
 
     /// Takes out what is loaded, if nobody uses it.
-    pub(super) fn take_unused(&self) -> Option<(Arc<Model>, Option<ServiceThread>)> {
+    pub(super) fn take_unused(&self) -> Option<(Arc<ServedModel>, Option<ServiceThread>)> {
         let mut inner = self.lock();
         self.unused_since(&inner)?;
         // Who asks now waits until it is gone: two of them would need twice the memory.

@@ -10,10 +10,10 @@ use ruvllm_api::fields::Field;
 use ruvllm_api::remote::missing;
 use ruvllm_engine::{AdapterSet, BoundAdapter};
 use ruvllm_lora::{LoraError, LoraErrorKind};
+use ruvllm_server_state::gate::offload;
 use serde_json::Value;
 
 use crate::call::Call;
-use crate::state::gate::offload;
 
 /// How long a request waits for room beside adapters that others use.
 const ROOM_WAIT: Duration = Duration::from_secs(30);

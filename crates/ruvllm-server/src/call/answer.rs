@@ -12,10 +12,10 @@ use ruvllm_backend::CompletionEvent;
 use ruvllm_engine::thoughts::Thinking;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{GenerationSummary, PromptProgress, TokenEvent, TokenLogprobs};
+use ruvllm_server_state::models::RemoteEnd;
 use serde_json::Value;
 
 use super::Call;
-use crate::state::models::RemoteEnd;
 
 /// A piece of an answer.
 #[derive(Debug)]

@@ -8,11 +8,10 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::strict_json::Strict;
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::options::ServerOptions;
+use ruvllm_server_state::shared::{Share, Shared};
 use serde_json::Value;
-
-use crate::state::keys::Tenant;
-use crate::state::options::ServerOptions;
-use crate::state::shared::{Part, Shared};
 
 /// Most memory for what becomes of one body.
 const PARSED_BYTES_MAX: usize = 128 << 20;
@@ -22,7 +21,7 @@ pub(crate) const LONG_BYTES: usize = 64 << 10;
 /// A body, and the memory that is kept for it.
 pub(crate) struct Read {
     pub bytes: Bytes,
-    pub part: Part,
+    pub part: Share,
 }
 
 /// A page elsewhere can make a browser send anything but JSON without asking first: what comes of a page is read as JSON only
@@ -93,7 +92,7 @@ pub(crate) async fn read(
 ///
 /// # Errors
 /// 503: the bodies of others have the memory.
-pub(crate) fn room(bodies: &std::sync::Arc<Shared>, tenant: u64, n_bytes: usize) -> Result<Part, ApiError> {
+pub(crate) fn room(bodies: &std::sync::Arc<Shared>, tenant: u64, n_bytes: usize) -> Result<Share, ApiError> {
     bodies.take(tenant, n_bytes).ok_or_else(busy)
 }
 
@@ -105,7 +104,7 @@ pub(crate) fn parse_more(
     bytes: Vec<u8>,
     bodies: &std::sync::Arc<Shared>,
     tenant: u64,
-) -> Result<(Value, Part), ApiError> {
+) -> Result<(Value, Share), ApiError> {
     let part = room(bodies, tenant, bytes.len())?;
     let mut read = Read { bytes: bytes.into(), part };
     Ok((parse(&mut read)?, read.part))

@@ -7,13 +7,13 @@ use ruvllm_api::openai::embeddings::pooling;
 use ruvllm_api::remote;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{AdapterSet, Readout};
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::models::ServedModel;
 use tokio::sync::oneshot;
 
 use super::Call;
 use super::generate::{check_fits, with_retry};
 use super::prompt::texts;
-use crate::state::gate::offload;
-use crate::state::models::Model;
 
 /// Embeds the texts of a field, those of each token one after the other where none are pooled; also returns how many tokens they have, as far as that is
 /// known.
@@ -56,7 +56,7 @@ pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) ->
 
 /// A model, and whose requests have it read something out, with adapters.
 pub(crate) struct Reading<'a> {
-    pub model: &'a Model,
+    pub model: &'a ServedModel,
     pub tenant: u64,
     pub adapters: AdapterSet,
 }

@@ -9,6 +9,9 @@ use ruvllm_api::limits::AnswerLimits;
 use ruvllm_api::{progress, remote};
 use ruvllm_backend::{CompletionRequest, Interrupt};
 use ruvllm_engine::{ErrorKind, GenerateRequest, ProgressSink, PromptProgress, Service, ServiceEvent, Ticket, Unread};
+use ruvllm_server_state::keys::TenantSlot;
+use ruvllm_server_state::models::{RemoteEvent, RemoteJob, RemoteModel, RemoteTicket, Responder, ServedModel};
+use ruvllm_server_state::shared::Share;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::learning;
@@ -18,9 +21,6 @@ use crate::call::answer::{Chunk, Hearing, Piece, Summary};
 use crate::call::prompt::Prompt;
 use crate::call::record::Pending;
 use crate::call::turn::Turn;
-use crate::state::keys::TenantSlot;
-use crate::state::models::{Answers, Model, RemoteEvent, RemoteJob, RemoteModel, RemoteTicket};
-use crate::state::shared::Part;
 
 /// What is asked for, but for the prompt.
 #[derive(Clone, Debug)]
@@ -124,7 +124,7 @@ pub(crate) struct Choices {
     n_written: usize,
     _tickets: Vec<AnyTicket>,
     /// Memory that is kept for them.
-    _held: Arc<Mutex<Vec<Part>>>,
+    _held: Arc<Mutex<Vec<Share>>>,
     place: TenantSlot,
     /// The slot that the request names, of which it is the last.
     named_slot: Option<NamedSlot>,
@@ -148,11 +148,11 @@ impl Choices {
         let (place, turn) = (call.tenant.enter()?, Turn::of(call)?);
         let (sender, events) = unbounded_channel();
         let Submitted { tickets, unread, limits } = match &call.model.answers {
-            Answers::Engine(service) => {
+            Responder::Engine(service) => {
                 let prompts = prompts.into_iter().map(|prompt| prompt.into_tokens(call)).collect::<Result<_, _>>()?;
                 Submitted::to_engine(call, service, asked.requests(prompts), &sender)?
             }
-            Answers::Remote(remote) => {
+            Responder::Remote(remote) => {
                 let prompts = prompts.into_iter().map(|prompt| prompt.into_request(call)).collect::<Result<_, _>>()?;
                 Submitted::to_remote(call, remote, asked.remote_requests(prompts), &sender)?
             }
@@ -338,12 +338,12 @@ impl Submitted {
 ///
 /// # Errors
 /// 400, with both numbers.
-pub(crate) fn check_fits(model: &Model, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
+pub(crate) fn check_fits(model: &ServedModel, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
     generation::check_fits(model.service()?.info(), n_prompt, n_more)
 }
 
 /// Adds when to come again to the refusal of a full queue.
-pub(crate) fn with_retry(model: &Model, error: ApiError) -> ApiError {
+pub(crate) fn with_retry(model: &ServedModel, error: ApiError) -> ApiError {
     let is_full = error.status == StatusCode::TOO_MANY_REQUESTS;
     ApiError { retry_after_s: is_full.then(|| model.retry_after_s()), ..error }
 }

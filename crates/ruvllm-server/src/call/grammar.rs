@@ -6,9 +6,9 @@ use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::form::{AnswerForm, for_stops_of};
 use ruvllm_engine::{GenerateRequest, Grammar};
+use ruvllm_server_state::gate::offload;
 
 use super::Call;
-use crate::state::gate::offload;
 
 /// Returns a compiled grammar for a request, and keeps memory for it until its answers are over.
 ///

@@ -8,17 +8,17 @@ use ruvllm_api::learning::answer_id;
 use ruvllm_api::remote::missing;
 use ruvllm_engine::{AdapterSet, LogitsProcessor, Readout};
 use ruvllm_learning as learning;
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::learning::ModelState;
+use ruvllm_server_state::models::ServedModel;
 
 use super::Call;
 use super::generate::with_retry;
-use crate::state::gate::offload;
-use crate::state::keys::Tenant;
-use crate::state::learning::ModelState;
-use crate::state::models::Model;
 
 /// Opens what a tenant taught a model, if that learns and nobody has opened it yet. An answer without what was learned is better than
 /// none, so what goes wrong is for the log.
-pub(crate) async fn open(model: &Arc<Model>, tenant: &Tenant) {
+pub(crate) async fn open(model: &Arc<ServedModel>, tenant: &Tenant) {
     let Some(learning) = &model.learning else { return };
     if !learning.is_on(tenant) || learning.opened(tenant).is_some() {
         return;
@@ -47,7 +47,7 @@ pub(crate) fn logits_processor(call: &Call, choice: usize) -> Option<Arc<dyn Log
 ///
 /// # Errors
 /// 404: it learns nothing; 501: another server answers for it.
-pub(crate) fn model_state(model: &Model) -> Result<&ModelState, ApiError> {
+pub(crate) fn model_state(model: &ServedModel) -> Result<&ModelState, ApiError> {
     if model.remote().is_some() {
         return Err(missing(&model.name, "hidden states to learn from"));
     }
@@ -58,7 +58,7 @@ pub(crate) fn model_state(model: &Model) -> Result<&ModelState, ApiError> {
 }
 
 /// Returns what the caller taught the model.
-pub(crate) async fn opened(call: &Call) -> Result<Arc<learning::Tenant>, ApiError> {
+pub(crate) async fn opened(call: &Call) -> Result<Arc<learning::TenantLearning>, ApiError> {
     match model_state(&call.model)?.opened(&call.tenant) {
         Some(tenant) => Ok(tenant),
         // Where it is switched off, or could not be opened; then why.

@@ -31,11 +31,10 @@ use ruvllm_api::logprobs::AnswerTokens;
 use ruvllm_api::routing::query_of;
 use ruvllm_engine::{AdapterSet, ModelText};
 use ruvllm_learning::Task;
-
-use crate::state::keys::Tenant;
-use crate::state::models::Model;
-use crate::state::server::Server;
-use crate::state::shared::Part;
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::models::ServedModel;
+use ruvllm_server_state::server::Server;
+use ruvllm_server_state::shared::Share;
 
 /// What a handler gives, some time.
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send>>;
@@ -150,7 +149,7 @@ impl ServerCall {
 /// A request on its way through a handler.
 pub(crate) struct Call {
     pub server: Arc<Server>,
-    pub model: Arc<Model>,
+    pub model: Arc<ServedModel>,
     /// The clients that ask at its path.
     pub shape: Shape,
     /// Name of the model in the request, with the adapter that it names there.
@@ -168,7 +167,7 @@ pub(crate) struct Call {
     /// Names the request in the log and in the header `x-request-id`.
     pub id: String,
     /// Memory that is kept for it until its answers are over.
-    pub held: Arc<Mutex<Vec<Part>>>,
+    pub held: Arc<Mutex<Vec<Share>>>,
     /// When it asked for its model, and when that was there.
     pub asked_at: Instant,
     pub loaded_at: Instant,
@@ -197,8 +196,8 @@ impl Call {
     pub(crate) async fn new(server: &Arc<Server>, new: NewCall<'_>) -> Result<Call, ApiError> {
         let NewCall { tenant, body: given, deadline, id, span } = new;
         let asked_at = Instant::now();
-        let decision = match server.is_routed(given.text("model")) {
-            true => Some(server.decide(&tenant, &given, deadline).await?),
+        let decision = match routing::is_routed(server, given.text("model")) {
+            true => Some(routing::decide(server, &tenant, &given, deadline).await?),
             false => None,
         };
         let (name, adapter) = match &decision {

@@ -10,13 +10,13 @@ use ruvllm_engine::ModelText;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_learning as learning;
+use ruvllm_server_state::gate::offload;
 use ruvllm_sona::bank::{Found, Pattern, Select, Step, Verdict};
 use ruvllm_sona::{SonaError, SonaErrorKind};
 use serde_json::Value;
 
 use super::Call;
 use super::learning::{model_state, opened, states};
-use crate::state::gate::offload;
 
 /// Below this cosine a pattern says nothing of a task.
 const SIMILARITY_MIN: f32 = 0.65;
@@ -40,14 +40,14 @@ pub(crate) fn refused(error: SonaError) -> ApiError {
 }
 
 /// Returns what a task is found by: the beginning of a long one says what it is.
-pub(crate) async fn embedded(call: &Call, tenant: &learning::Tenant, task: &str) -> Result<Vec<f32>, ApiError> {
+pub(crate) async fn embedded(call: &Call, tenant: &learning::TenantLearning, task: &str) -> Result<Vec<f32>, ApiError> {
     if task.trim().is_empty() {
         return Err(ApiError::bad("task", "'task' is empty; say in a line what is to be done"));
     }
     let (text, task) = (call.text()?.clone(), cut(task, TEXT_BYTES_MAX));
     let options = EncodeOptions { add_special: true, parse_special: false };
     let tokens = offload(move || Ok(text.tokenizer().encode(&task, options)?)).await?;
-    let (tokens, readout) = learning::Tenant::task_readout(tokens);
+    let (tokens, readout) = learning::TenantLearning::task_readout(tokens);
     Ok(tenant.task_embedding(&states(call, tokens, readout).await?))
 }
 

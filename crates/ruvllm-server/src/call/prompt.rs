@@ -7,12 +7,12 @@ use ruvllm_backend::CompletionRequest;
 use ruvllm_engine::GenerateRequest;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::ToolUse;
+use ruvllm_server_state::gate::offload;
 use serde_json::{Value, json};
 
 use super::Call;
 use super::generate::ParsedRequest;
 use super::patterns::attend;
-use crate::state::gate::offload;
 
 /// Prompt of an answer.
 #[derive(Clone, Debug)]

@@ -6,12 +6,12 @@ use ruvllm_api::error::ApiError;
 use ruvllm_api::routing::query_of;
 use ruvllm_backend::CompletionRequest;
 use ruvllm_engine::{EngineError, GenerateRequest, ServiceEvent};
+use ruvllm_server_state::models::{RemoteEnd, RemoteEvent};
+use ruvllm_server_state::witness::tenant_name;
 use ruvllm_witness::{About, Record, RemoteAnswer, RemoteRequest, decimal, number_of};
 use serde_json::json;
 
 use super::Call;
-use crate::state::models::{RemoteEnd, RemoteEvent};
-use crate::state::witness::tenant_name;
 
 /// The record of an answer, wherever it ends: with the engine's last event, or before the engine takes it.
 #[derive(Clone, Default)]

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use ruvllm_api::llamacpp::ID_SLOT;
 use ruvllm_engine::GenerationSummary;
+use ruvllm_server_state::models::ServedModel;
+use ruvllm_server_state::slots::Last;
 
 use super::Call;
-use crate::state::models::Model;
-use crate::state::slots::Last;
 
 /// A slot of a model, for one tenant.
 pub(crate) struct NamedSlot {
-    pub model: Arc<Model>,
+    pub model: Arc<ServedModel>,
     pub tenant: u64,
     pub id: usize,
 }

@@ -6,13 +6,13 @@ use ruvllm_api::error::{ApiError, without_numbers};
 use ruvllm_api::routing::query_of;
 use ruvllm_api::session::{SESSION, SESSION_DIM};
 use ruvllm_router::HashedWords;
+use ruvllm_server_state::saves::Saves;
+use ruvllm_server_state::witness::tenant_name;
 use ruvllm_sona::now_ms;
 use ruvllm_sona::session::{SessionIndex, SessionRecord};
 
 use super::Call;
 use super::answer::Summary;
-use crate::state::saves::Saves;
-use crate::state::witness::tenant_name;
 
 /// The most bytes of a session's name.
 const NAME_BYTES_MAX: usize = 128;

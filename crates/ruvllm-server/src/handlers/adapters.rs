@@ -10,14 +10,14 @@ use ruvllm_api::fields::{Field, Kind, optional, required};
 use ruvllm_api::generation::MODEL;
 use ruvllm_lora::LoraErrorKind;
 use ruvllm_lora::manager::AdapterInfo;
+use ruvllm_server_state::adapters::Adapters;
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::models::ServedModel;
 use serde_json::{Value, json};
 
 use crate::call::response::json_response;
 use crate::call::{Endpoint, Handler, HandlerFuture, ServerCall};
-use crate::state::adapters::Adapters;
-use crate::state::gate::offload;
-use crate::state::keys::Tenant;
-use crate::state::models::Model;
 
 const PATH: &str = "/v1/adapters/";
 
@@ -102,7 +102,7 @@ fn list(call: ServerCall) -> HandlerFuture {
 }
 
 /// Returns the answer that describes an adapter.
-fn one(model: &Model, name: &str, tenant: &Tenant) -> Result<Response<Body>, ApiError> {
+fn one(model: &ServedModel, name: &str, tenant: &Tenant) -> Result<Response<Body>, ApiError> {
     let info = model.adapters.manager()?.find(name, tenant.id);
     let info = info.ok_or_else(|| model.adapters.unknown(name, tenant))?;
     Ok(json_response(StatusCode::OK, &describe(&model.name, &info, tenant)))
@@ -137,7 +137,7 @@ fn load(call: ServerCall) -> HandlerFuture {
 }
 
 /// Finds the model and the adapter that the path of a request names.
-async fn of_path(call: &ServerCall) -> Result<(Arc<Model>, String), ApiError> {
+async fn of_path(call: &ServerCall) -> Result<(Arc<ServedModel>, String), ApiError> {
     let asked = call.path_behind(PATH);
     let (model, name) = match asked.rsplit_once(':') {
         Some((model, name)) => (Some(model), name),

@@ -11,12 +11,12 @@ use ruvllm_api::{messages, tools};
 use ruvllm_engine::ChatOptions;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::ToolUse;
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::options::stopping;
 use serde_json::{Value, json};
 
 use crate::call::response::json_response;
 use crate::call::{Call, Endpoint, Handler, HandlerFuture, ServerCall};
-use crate::state::gate::offload;
-use crate::state::server::stopping;
 
 const APPLY_TEMPLATE: &[Field] = &[
     required("messages", messages::MESSAGES, "the conversation"),

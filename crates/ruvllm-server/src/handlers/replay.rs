@@ -6,6 +6,8 @@ use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, required};
 use ruvllm_engine::{EngineError, ErrorKind, GenerateRequest, GenerationSummary, Service, ServiceEvent};
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::models::ServedModel;
 use ruvllm_sona::witness::Served;
 use ruvllm_witness::compare;
 use serde_json::json;
@@ -13,8 +15,6 @@ use serde_json::json;
 use crate::call::response::json_response;
 use crate::call::{Endpoint, Handler, HandlerFuture, ServerCall};
 use crate::handlers::witness::{number, one_record, witness};
-use crate::state::gate::offload;
-use crate::state::models::Model;
 
 const REPLAY: &[Field] = &[required("request", Kind::Text, "the request: its x-request-id, or the id of its answer")];
 
@@ -60,8 +60,9 @@ fn replay(call: ServerCall) -> HandlerFuture {
 }
 
 /// Finds the model that answered among those that are loaded.
-fn model_of(loaded: Vec<Arc<Model>>, served: &Served) -> Result<Arc<Model>, ApiError> {
-    let is_it = |model: &Arc<Model>| model.recorder.as_ref().is_some_and(|recorder| recorder.model() == served.model);
+fn model_of(loaded: Vec<Arc<ServedModel>>, served: &Served) -> Result<Arc<ServedModel>, ApiError> {
+    let is_it =
+        |model: &Arc<ServedModel>| model.recorder.as_ref().is_some_and(|recorder| recorder.model() == served.model);
     loaded.into_iter().find(is_it).ok_or_else(|| {
         let hash = &hex::encode(served.model)[..16];
         ApiError::bad(
@@ -71,7 +72,7 @@ fn model_of(loaded: Vec<Arc<Model>>, served: &Served) -> Result<Arc<Model>, ApiE
     })
 }
 
-fn again(model: &Model, served: &Served) -> Result<GenerateRequest, EngineError> {
+fn again(model: &ServedModel, served: &Served) -> Result<GenerateRequest, EngineError> {
     let missing = || EngineError::new(ErrorKind::Options, "another server answers for this model");
     let (Some(service), Some(recorder)) = (model.engine(), &model.recorder) else { return Err(missing()) };
     recorder.replay_request(&model.name, served, || service.grammar_compiler())

@@ -9,6 +9,7 @@ use ruvllm_api::routing::decision_json;
 use serde_json::json;
 
 use crate::call::response::json_response;
+use crate::call::routing::decide;
 use crate::call::{Endpoint, Handler, HandlerFuture, ServerCall};
 
 const ROUTE: &[Field] = &[
@@ -29,7 +30,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[Endpoint {
 fn route(call: ServerCall) -> HandlerFuture {
     Box::pin(async move {
         let start = Instant::now();
-        let decision = call.server.decide(&call.tenant, &call.body, call.deadline).await?;
+        let decision = decide(&call.server, &call.tenant, &call.body, call.deadline).await?;
         let took_us = start.elapsed().as_micros() as u64;
         let router = call.server.router.as_ref().expect("it has just decided");
         let mut answer = decision_json(router, &decision);

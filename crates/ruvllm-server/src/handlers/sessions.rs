@@ -8,14 +8,14 @@ use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional};
 use ruvllm_api::session::{SESSION_DIM, session_json};
 use ruvllm_router::HashedWords;
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::witness::tenant_name;
 use ruvllm_sona::SonaError;
 use ruvllm_sona::session::SessionIndex;
 use serde_json::{Value, json};
 
 use crate::call::response::json_response;
 use crate::call::{Endpoint, Handler, HandlerFuture, ServerCall};
-use crate::state::gate::offload;
-use crate::state::witness::tenant_name;
 
 const PATH: &str = "/v1/sessions/";
 

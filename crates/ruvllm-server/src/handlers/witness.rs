@@ -6,6 +6,9 @@ use axum::http::{Method, StatusCode};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required};
 use ruvllm_api::record::{policy_json, record_json};
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::witness::{Witness, tenant_name};
 use ruvllm_sona::SonaErrorKind;
 use ruvllm_sona::policy::{Policy, PolicyStore as _};
 use ruvllm_sona::witness::{Anchor, Event, Query, Recorded, Served, search, verify};
@@ -14,9 +17,6 @@ use serde_json::{Value, json};
 
 use crate::call::response::json_response;
 use crate::call::{Endpoint, Handler, HandlerFuture, ServerCall};
-use crate::state::gate::offload;
-use crate::state::keys::Tenant;
-use crate::state::witness::{Witness, tenant_name};
 
 const MS_MAX: i64 = 1 << 53;
 /// Records in one answer.

@@ -8,6 +8,9 @@ use axum::body::to_bytes;
 use axum::http::StatusCode;
 use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::fields::ValidBody;
+use ruvllm_server_state::batches::{Batches, Job};
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::server::Server;
 use serde_json::{Value, json};
 use tokio::task::{Id, JoinSet};
 use tracing::Instrument as _;
@@ -15,9 +18,6 @@ use tracing::Instrument as _;
 use super::endpoints;
 use super::enter::of_model;
 use crate::call::{Endpoint, Handler, NewCall, span};
-use crate::state::batches::{Batches, Job};
-use crate::state::keys::Tenant;
-use crate::state::server::Server;
 
 /// The most bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

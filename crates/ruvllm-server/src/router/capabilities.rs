@@ -6,13 +6,13 @@ use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::fields::{Field, schema};
 use ruvllm_api::remote::MISSING;
 use ruvllm_engine::ModelInfo;
+use ruvllm_server_state::models::ModelStatus;
 use ruvllm_witness::decimal;
 use serde_json::{Map, Value, json};
 
 use crate::call::response::json_response;
 use crate::call::{Endpoint, Handler, HandlerFuture, Lists, ServerCall};
 use crate::router::endpoints;
-use crate::state::models::ModelStatus;
 
 const GET: Endpoint =
     Endpoint { method: Method::GET, needs_key: false, run: Handler::Server(capabilities), ..Endpoint::POST };

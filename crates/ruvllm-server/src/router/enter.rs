@@ -9,6 +9,10 @@ use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::fields::ValidBody;
 use ruvllm_api::thinking;
+use ruvllm_server_state::gate::{self, offload};
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::server::Server;
+use ruvllm_server_state::shared::Share;
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 
@@ -16,10 +20,6 @@ use super::{ANTHROPIC_REQUEST_ID, PROBES, RENAMED, REQUEST_ID, UNHEEDED};
 use crate::call::response::{held, respond};
 use crate::call::{Call, Endpoint, Handler, HandlerFuture, NewCall, RawCall, ServerCall, body, routing, span};
 use crate::handlers::ollama;
-use crate::state::gate::{self, offload};
-use crate::state::keys::Tenant;
-use crate::state::server::Server;
-use crate::state::shared::Part;
 
 /// Answers a request, counts it and writes a line to the log.
 pub(super) async fn enter(server: Arc<Server>, endpoint: &'static Endpoint, request: Request<Body>) -> Response<Body> {
@@ -54,7 +54,7 @@ pub(super) async fn enter(server: Arc<Server>, endpoint: &'static Endpoint, requ
 struct Checked {
     given: ValidBody,
     /// Memory that is kept for a body.
-    part: Option<Part>,
+    part: Option<Share>,
     /// Whether the body takes a while to read.
     is_long: bool,
 }

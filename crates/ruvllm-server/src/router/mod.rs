@@ -11,6 +11,7 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use axum::routing::{MethodFilter, on};
 use ruvllm_api::error::{ApiError, Shape};
+use ruvllm_server_state::server::Server;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::decompression::RequestDecompressionLayer;
@@ -22,7 +23,6 @@ use crate::handlers::{
     adapters, anthropic, grpc, learning, llamacpp, native, ollama, openai, replay, routing as route, sessions, witness,
 };
 use crate::page;
-use crate::state::server::Server;
 use enter::enter;
 
 /// Paths that are answered even when all places are taken.
@@ -51,62 +51,60 @@ pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     of_others.chain(own)
 }
 
-impl Server {
-    /// Returns the router of all endpoints.
-    pub fn app(self: &Arc<Server>) -> Router {
-        let mut router = Router::new();
-        for endpoint in endpoints() {
-            let filter = match endpoint.method {
-                Method::GET => MethodFilter::GET,
-                Method::DELETE => MethodFilter::DELETE,
-                _ => MethodFilter::POST,
-            };
-            let server = Arc::clone(self);
-            let enter = move |request: Request<Body>| enter(Arc::clone(&server), endpoint, request);
-            for path in endpoint.also {
-                router = router.route(path, on(filter, enter.clone()));
-            }
-            router = router.route(endpoint.path, on(filter, enter));
+/// Returns the router of all endpoints.
+pub fn app(server: &Arc<Server>) -> Router {
+    let mut router = Router::new();
+    for endpoint in endpoints() {
+        let filter = match endpoint.method {
+            Method::GET => MethodFilter::GET,
+            Method::DELETE => MethodFilter::DELETE,
+            _ => MethodFilter::POST,
+        };
+        let server = Arc::clone(server);
+        let enter = move |request: Request<Body>| enter(Arc::clone(&server), endpoint, request);
+        for path in endpoint.also {
+            router = router.route(path, on(filter, enter.clone()));
         }
-        router = if self.options().has_page { page::add(router) } else { router };
-        router = grpc::add(router, self).fallback(not_found).method_not_allowed_fallback(not_allowed);
-        // A body that is packed is read within the limits of one that is not. What is packed otherwise is refused there.
-        let unpack = RequestDecompressionLayer::new().pass_through_unaccepted(true);
-        let router = router.layer(unpack).layer(CatchPanicLayer::custom(panicked));
-        let router = match self.cors() {
-            Some(cors) => router.layer(cors),
-            None => router,
-        };
-        // A path with a slash at its end is the same path.
-        Router::new().fallback_service(NormalizePath::trim_trailing_slash(router))
+        router = router.route(endpoint.path, on(filter, enter));
     }
+    router = if server.options().has_page { page::add(router) } else { router };
+    router = grpc::add(router, server).fallback(not_found).method_not_allowed_fallback(not_allowed);
+    // A body that is packed is read within the limits of one that is not. What is packed otherwise is refused there.
+    let unpack = RequestDecompressionLayer::new().pass_through_unaccepted(true);
+    let router = router.layer(unpack).layer(CatchPanicLayer::custom(panicked));
+    let router = match cors(server) {
+        Some(cors) => router.layer(cors),
+        None => router,
+    };
+    // A path with a slash at its end is the same path.
+    Router::new().fallback_service(NormalizePath::trim_trailing_slash(router))
+}
 
-    fn cors(&self) -> Option<CorsLayer> {
-        let options = self.options();
-        let origins = &options.cors_origins;
-        let origins = match origins.iter().any(|origin| origin == "*") {
-            true => AllowOrigin::any(),
-            false if origins.is_empty() => return None,
-            false => AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
-        };
-        Some(
-            CorsLayer::new()
-                .allow_origin(origins)
-                .allow_methods([Method::GET, Method::POST, Method::DELETE])
-                // The SDKs of the APIs send headers of their own, of every version others. No cookie goes with them.
-                .allow_headers(AllowHeaders::mirror_request())
-                .expose_headers([
-                    REQUEST_ID,
-                    ANTHROPIC_REQUEST_ID,
-                    UNHEEDED,
-                    RENAMED,
-                    header::RETRY_AFTER,
-                    routing::CHOSEN,
-                    routing::REASON,
-                ])
-                .max_age(Duration::from_secs(3600)),
-        )
-    }
+fn cors(server: &Server) -> Option<CorsLayer> {
+    let options = server.options();
+    let origins = &options.cors_origins;
+    let origins = match origins.iter().any(|origin| origin == "*") {
+        true => AllowOrigin::any(),
+        false if origins.is_empty() => return None,
+        false => AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
+    };
+    Some(
+        CorsLayer::new()
+            .allow_origin(origins)
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
+            // The SDKs of the APIs send headers of their own, of every version others. No cookie goes with them.
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers([
+                REQUEST_ID,
+                ANTHROPIC_REQUEST_ID,
+                UNHEEDED,
+                RENAMED,
+                header::RETRY_AFTER,
+                routing::CHOSEN,
+                routing::REASON,
+            ])
+            .max_age(Duration::from_secs(3600)),
+    )
 }
 
 async fn not_found(uri: Uri) -> Response<Body> {

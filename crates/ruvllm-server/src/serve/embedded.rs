@@ -13,18 +13,19 @@ use bytes::Bytes;
 use http_body::Body as _;
 use ruvllm_api::error::ApiError;
 use ruvllm_engine::{AdapterSet, Engine, Readout};
-use ruvllm_learning::{PublicKey, SigningKey, Tenant as LearnedTenant};
+use ruvllm_learning::{PublicKey, SigningKey, TenantLearning};
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::models::ModelSource;
+use ruvllm_server_state::options::{ServerError, ServerOptions};
+use ruvllm_server_state::server::Server;
 use tokio::task::AbortHandle;
 use tower_service::Service;
 
-use super::{Hangup, Kept, upkeep};
+use super::{Hangup, Kept, maintenance};
 use crate::call::embed::Reading;
 use crate::call::learning::model_state;
-use crate::state::gate::offload;
-use crate::state::keys::Tenant;
-use crate::state::models::ModelSource;
-use crate::state::options::{ServerError, ServerOptions};
-use crate::state::server::Server;
+use crate::router::app;
 
 /// A server without connections: requests are values, and their answers streams of bytes. Everything else is as [`run`](super::run)
 /// has it: checks, batching, limits, learning, the record and the metrics.
@@ -34,7 +35,7 @@ use crate::state::server::Server;
 pub struct Embedded {
     server: Arc<Server>,
     app: Router,
-    upkeep: AbortHandle,
+    maintenance: AbortHandle,
 }
 
 impl Embedded {
@@ -47,8 +48,9 @@ impl Embedded {
     /// There is no tokio runtime with a timer.
     pub fn start(models: Vec<ModelSource>, options: ServerOptions) -> Result<Embedded, ServerError> {
         let server = Server::start(models, options)?;
-        let upkeep = tokio::spawn(upkeep(Arc::clone(&server), Kept::default(), Hangup::never())).abort_handle();
-        Ok(Embedded { app: server.app(), server, upkeep })
+        let maintenance =
+            tokio::spawn(maintenance(Arc::clone(&server), Kept::default(), Hangup::never())).abort_handle();
+        Ok(Embedded { app: app(&server), server, maintenance })
     }
 
     /// Makes the models ready to learn, where they are to; requests wait for it. It takes seconds, and blocks the thread.
@@ -91,7 +93,7 @@ impl Embedded {
     /// # Errors
     /// It learns nothing; the file was changed, is of another model, or signed by nobody of `trusted`.
     pub async fn import_learned(&self, file: Vec<u8>, trusted: Vec<PublicKey>) -> Result<u64, ApiError> {
-        let import = move |tenant: &LearnedTenant| match tenant.import(&file, &trusted) {
+        let import = move |tenant: &TenantLearning| match tenant.import(&file, &trusted) {
             Ok((generation, _)) => Ok(generation),
             Err(error) => Err(ApiError::bad("", error.to_string())),
         };
@@ -100,7 +102,7 @@ impl Embedded {
 
     async fn with_learned<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&LearnedTenant) -> Result<T, ApiError> + Send + 'static,
+        work: impl FnOnce(&TenantLearning) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let model = self.server.model(None, None).await?;
         offload(move || work(&*model_state(&model)?.tenant(&Tenant::everybody())?)).await
@@ -112,7 +114,7 @@ impl Embedded {
     /// # Errors
     /// An engine's thread broke, or something could not be kept.
     pub fn stop(&self, limit: Duration) -> Result<Vec<Engine>, ServerError> {
-        self.upkeep.abort();
+        self.maintenance.abort();
         self.server.drain(limit);
         self.server.join()
     }
@@ -120,7 +122,7 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        self.upkeep.abort();
+        self.maintenance.abort();
         self.server.drain(Duration::ZERO);
     }
 }

@@ -18,17 +18,18 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use ruvllm_api::error::without_numbers;
 use ruvllm_engine::{Engine, Service};
+use ruvllm_server_state::models::ModelSource;
+use ruvllm_server_state::options::{ServerError, ServerOptions};
+use ruvllm_server_state::reload::Reload;
+use ruvllm_server_state::server::{Server, check_access};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::router::app;
 use crate::serve::connections::{Connections, Counted};
 use crate::serve::tls::Tls;
-use crate::state::models::ModelSource;
-use crate::state::options::{ServerError, ServerOptions};
-use crate::state::reload::Reload;
-use crate::state::server::{Server, check_access};
 
 pub use embedded::{AnswerBody, Embedded};
 pub use embedded_call::EmbeddedCall;
@@ -144,11 +145,11 @@ async fn serve(
     server: Arc<Server>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
-    let (app, graceful, tls) = (server.app(), GracefulShutdown::new(), kept.tls.clone());
+    let (app, graceful, tls) = (app(&server), GracefulShutdown::new(), kept.tls.clone());
     let places_max = server.n_connections_max;
     let (places, connections) = (Arc::new(Semaphore::new(places_max)), Arc::new(Connections::default()));
     let spare = Arc::new(Semaphore::new(SPARE_MAX));
-    let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), kept, Hangup::listen()));
+    let mut maintenance = tokio::spawn(maintenance(Arc::clone(&server), kept, Hangup::listen()));
     let batches = tokio::spawn(crate::router::batches::run(Arc::clone(&server)));
     let of_preparing = Arc::clone(&server);
     let mut preparing = tokio::task::spawn_blocking(move || of_preparing.models.prepare());
@@ -166,7 +167,7 @@ async fn serve(
                 continue;
             }
             () = &mut stop => break,
-            _ = &mut upkeep => break,
+            _ = &mut maintenance => break,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -224,7 +225,7 @@ async fn serve(
     if tokio::time::timeout(limit + CLOSE_TIMEOUT, graceful.shutdown()).await.is_err() {
         tracing::warn!("connections were still open when the time was over");
     }
-    upkeep.abort();
+    maintenance.abort();
     result
 }
 
@@ -308,7 +309,7 @@ impl Reloading {
 }
 
 /// Looks after keys, certificate, settings, models and metrics; ends when there is nothing left to serve with.
-async fn upkeep(server: Arc<Server>, kept: Kept, mut hangup: Hangup) {
+async fn maintenance(server: Arc<Server>, kept: Kept, mut hangup: Hangup) {
     let mut interval = tokio::time::interval(LOOK_INTERVAL);
     let tls = kept.tls;
     let mut reloading = kept.reload.map(|reload| Reloading { reload, running: None, is_asked: false });
@@ -332,13 +333,13 @@ async fn upkeep(server: Arc<Server>, kept: Kept, mut hangup: Hangup) {
         if let Some(reloading) = &mut reloading {
             reloading.look(&server, is_asked);
         }
-        if server.models.upkeep().await.is_err() {
+        if server.models.maintenance().await.is_err() {
             return;
         }
         if n.is_multiple_of(LOOKS_PER_UPKEEP) {
-            server.metrics.upkeep();
+            server.metrics.maintenance();
         }
-        server.keep_up();
+        server.maintain();
         if n.is_multiple_of(LOOKS_PER_SAVE) {
             let models = server.models.loaded();
             // Files are written where nobody waits for it.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use web_time::Instant;
+use crate::clock::Instant;
 
 /// The time that detectors count from.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);

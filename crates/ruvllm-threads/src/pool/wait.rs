@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-
-use web_time::{Duration, Instant};
+use std::time::Duration;
 
 use super::preemption::PreemptionDetector;
+use crate::clock::Instant;
 
 /// Pause instructions before a waiter starts to yield: about 2 µs, at the 30 ns that a pause costs on recent CPUs. When
 /// the system has put two workers on one core, each spins in the other's way (17 µs a region with 300 pauses), while

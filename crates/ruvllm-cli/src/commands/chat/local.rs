@@ -7,7 +7,7 @@ use ruvllm_api::tools::Offer;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Grammar, Speculation};
-use ruvllm_learning::{Correctness, Learning, Question, Task, Tenant};
+use ruvllm_learning::{Correctness, Learning, Question, Task, TenantLearning};
 use serde_json::Value;
 
 use crate::commands::chat::session::{Answers, Said, Talk};
@@ -27,7 +27,7 @@ pub struct LocalModel {
     /// Session in which the conversation is saved.
     resume: Option<Resume>,
     /// Learning from it, and the tenant that learns.
-    learning: Option<(Learning, Arc<Tenant>)>,
+    learning: Option<(Learning, Arc<TenantLearning>)>,
     /// Number of answers so far.
     n_answers: usize,
     /// Tools that were offered last, with the grammar of their calls: at most two offers, as an answer may begin with another
@@ -63,7 +63,7 @@ impl LocalModel {
     }
 
     /// Sets who learns of the conversation.
-    pub fn set_learning(&mut self, learning: Option<(Learning, Arc<Tenant>)>) {
+    pub fn set_learning(&mut self, learning: Option<(Learning, Arc<TenantLearning>)>) {
         self.learning = learning;
     }
 
@@ -91,7 +91,7 @@ impl LocalModel {
         Ok(begun)
     }
 
-    fn tenant(&self) -> Result<&Arc<Tenant>> {
+    fn tenant(&self) -> Result<&Arc<TenantLearning>> {
         let line = "nothing is learned here; start with --learn";
         self.learning.as_ref().map(|(_, tenant)| tenant).ok_or_else(|| Error::usage(line))
     }

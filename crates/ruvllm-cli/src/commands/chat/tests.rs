@@ -201,5 +201,5 @@ fn results_leave_room_in_the_context() {
     let (mut session, asked) = begin(&["--mcp-allow", "*"], answers);
     session.say("give me all".to_owned()).expect("an answer");
     let told = results(&asked);
-    assert!(told[0].len() < 4200 && told[0].ends_with("[the result has 10000000 bytes; these are the first 4096]"));
+    assert!(told[0].len() < 2150 && told[0].ends_with("[the result has 10000000 bytes; these are the first 2048]"));
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use ruvllm_engine::{CancelToken, Engine, GenerateRequest, LoadOptions, SamplingParams};
-use ruvllm_learning::{AnswerScore, Correctness, Learning, LearningOptions, Question, Task, Tenant, score_answer};
+use ruvllm_learning::{
+    AnswerScore, Correctness, Learning, LearningOptions, Question, Task, TenantLearning, score_answer,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -216,7 +218,7 @@ impl Bench {
         Ok(negative)
     }
 
-    fn score(&mut self, tenant: &Tenant, question: &str, answer: &[u32]) -> Result<AnswerScore> {
+    fn score(&mut self, tenant: &TenantLearning, question: &str, answer: &[u32]) -> Result<AnswerScore> {
         let prompt = self.engine.encode_prompt(question, false)?;
         Ok(score_answer(
             &mut self.engine,
@@ -227,14 +229,14 @@ impl Bench {
         )?)
     }
 
-    fn ask(&mut self, tenant: Option<&Arc<Tenant>>, question: &str, n: usize) -> Result<String> {
+    fn ask(&mut self, tenant: Option<&Arc<TenantLearning>>, question: &str, n: usize) -> Result<String> {
         Ok(self.generate(tenant.map(|tenant| (tenant, None)), question, n)?.0.trim().to_owned())
     }
 
     /// Answers a question by the likeliest tokens.
     fn generate(
         &mut self,
-        learns: Option<(&Arc<Tenant>, Option<&str>)>,
+        learns: Option<(&Arc<TenantLearning>, Option<&str>)>,
         question: &str,
         n: usize,
     ) -> Result<(String, Vec<u32>)> {

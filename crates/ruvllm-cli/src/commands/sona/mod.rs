@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use ruvllm_api::learning::{generation_json, item_json};
 use ruvllm_engine::{CancelToken, Engine, EngineError, LoadOptions};
 use ruvllm_learning as learning;
-use ruvllm_learning::{Item, Learning, LearningOptions, PublicKey, Tenant, TenantLog, check_tenant};
+use ruvllm_learning::{Item, Learning, LearningOptions, PublicKey, TenantLearning, TenantLog, check_tenant};
 use ruvllm_sona::bank::{self, Imported, Trust};
 use ruvllm_sona::history;
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ struct ImportArgs {
 struct Loaded {
     engine: Engine,
     learning: Learning,
-    tenant: Arc<Tenant>,
+    tenant: Arc<TenantLearning>,
 }
 
 impl TenantArgs {
@@ -199,7 +199,7 @@ impl Loaded {
     fn reading<T>(
         &mut self,
         app: &App,
-        work: impl FnOnce(&Tenant, &mut Engine, &mut learning::ReadWatch<'_>) -> Result<T>,
+        work: impl FnOnce(&TenantLearning, &mut Engine, &mut learning::ReadWatch<'_>) -> Result<T>,
     ) -> Result<T> {
         let (bar, cancel) = (app.ui.spinner("reading again"), CancelToken::default());
         let _guard = interrupt::cancels(&cancel);

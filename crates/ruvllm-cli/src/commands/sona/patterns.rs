@@ -3,7 +3,7 @@
 use clap::Args;
 use ruvllm_api::learning::pattern_json;
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_learning::{Tenant, of_sona};
+use ruvllm_learning::{TenantLearning, of_sona};
 use ruvllm_sona::bank::{Pattern, Select};
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ impl PatternsArgs {
             Some(task) => {
                 let options = EncodeOptions { add_special: true, parse_special: false };
                 let tokens = loaded.engine.tokenizer()?.encode(task, options)?;
-                let (tokens, readout) = Tenant::task_readout(tokens);
+                let (tokens, readout) = TenantLearning::task_readout(tokens);
                 let query = loaded.tenant.task_embedding(&loaded.engine.read_out(&tokens, readout)?);
                 let found = bank.search(&query, self.limit, &select).map_err(of_sona)?;
                 found.into_iter().map(|found| (found.id, Some(found.similarity), found.pattern)).collect()

@@ -40,7 +40,7 @@ fn what_is_kept_is_there_again_for_one_process_at_a_time() {
 }
 
 /// Two tenants hear the same, but what `judged` says of an answer; returns its item.
-fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, judged: bool) -> Option<u64> {
+fn hear(engine: &mut Engine, tenant: &Arc<TenantLearning>, judged: bool) -> Option<u64> {
     let ask = |engine: &mut Engine, i: usize, grammar| {
         let logits_processor = tenant.logits_processor(Task::of("Who is Ann?"), Some(&format!("answer-{i}")));
         answer(engine, &GenerateRequest { grammar, ..request(i, Some(logits_processor)) });
@@ -86,7 +86,7 @@ fn what_is_undone_was_never_learned() {
         tenant.undo(&mut engine, &[rejected.expect("an item").0], watch).expect("an item");
     }
     assert_eq!(one.digest(), two.digest());
-    let mut next = |tenant: &Arc<Tenant>| {
+    let mut next = |tenant: &Arc<TenantLearning>| {
         let answer = answer(&mut engine, &request(3, Some(tenant.logits_processor(Task::of("Where is Ulm?"), None))));
         tenant.settle();
         answer
@@ -121,7 +121,7 @@ fn a_generation_says_what_it_said() {
     let tenant = first.tenant(&mut engine, "a").expect("a tenant");
     let frozen = first.transient().expect("a tenant");
     // Asked of what is known, without teaching it.
-    let mut say = |tenant: &Tenant| {
+    let mut say = |tenant: &TenantLearning| {
         frozen.replace((*tenant.learned()).clone(), "a test").expect("of this model");
         answer(&mut engine, &request(3, Some(frozen.logits_processor(Task::default(), None))))
     };

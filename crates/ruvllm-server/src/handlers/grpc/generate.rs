@@ -9,6 +9,7 @@ use ruvllm_api::messages;
 use ruvllm_api::sampling::SAMPLING;
 use ruvllm_engine::GenerationSummary;
 use ruvllm_engine::template::ChatInput;
+use ruvllm_server_state::gate::offload;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::Sender;
 use tonic::Status;
@@ -21,7 +22,6 @@ use crate::call::prompt::{Prompt, prompt_max};
 use crate::handlers::grpc::v1::generate_event::Event;
 use crate::handlers::grpc::v1::generate_request::Input;
 use crate::handlers::grpc::{status_of, v1};
-use crate::state::gate::offload;
 
 /// What the message says by fields of its own.
 const INPUT: &[Field] = &[

@@ -19,6 +19,8 @@ use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::ValidBody;
 use ruvllm_engine::Readout;
 use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::server::Server;
 use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::Stream;
 use tonic::{Code, Request, Response, Status};
@@ -26,8 +28,6 @@ use tracing::Instrument as _;
 
 use crate::call::embed::read_out;
 use crate::call::{Call, NewCall, span};
-use crate::state::gate::offload;
-use crate::state::server::Server;
 use v1::ruvllm_server::{Ruvllm, RuvllmServer};
 
 /// Events that wait for a slow reader.

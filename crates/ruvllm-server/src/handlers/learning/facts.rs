@@ -6,6 +6,7 @@ use std::ops::Range;
 use axum::http::StatusCode;
 use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_learning::{Correctness, Generation, Item};
+use ruvllm_server_state::gate::offload;
 use ruvllm_sona::bank::{Pattern, Select};
 use serde_json::json;
 
@@ -13,7 +14,6 @@ use crate::call::learning::opened;
 use crate::call::patterns::refused;
 use crate::call::response::json_response;
 use crate::call::{Call, HandlerFuture};
-use crate::state::gate::offload;
 
 /// Items of the log, and patterns, that are looked through.
 const N_LOOKED: usize = 2000;

@@ -17,6 +17,7 @@ use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{EngineError, ErrorKind, Readout};
 use ruvllm_learning as learning;
 use ruvllm_learning::{Correctness, Task};
+use ruvllm_server_state::gate::offload;
 use ruvllm_sona::witness::Event;
 use ruvllm_witness::number_of;
 use serde_json::{Value, json};
@@ -25,7 +26,6 @@ use self::patterns::Said;
 use crate::call::learning::{model_state, opened, states};
 use crate::call::response::json_response;
 use crate::call::{Call, Endpoint, Handler, HandlerFuture};
-use crate::state::gate::offload;
 
 /// What can be done with what was learned.
 const ACTIONS: [&str; 5] = ["enable", "disable", "publish", "rollback", "undo"];
@@ -323,7 +323,7 @@ struct Question {
 /// Has the engine compute what an answer follows, and remembers it.
 async fn tell(
     call: &Call,
-    tenant: Arc<learning::Tenant>,
+    tenant: Arc<learning::TenantLearning>,
     question: Question,
     answer: &str,
     verdict: Correctness,

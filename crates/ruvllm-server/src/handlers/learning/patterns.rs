@@ -10,6 +10,7 @@ use ruvllm_api::generation::MODEL;
 use ruvllm_api::learning::pattern_json;
 use ruvllm_learning as learning;
 use ruvllm_learning::Task;
+use ruvllm_server_state::gate::offload;
 use ruvllm_sona::bank::{Pattern, Select, Step, Verdict};
 use serde_json::{Value, json};
 
@@ -18,7 +19,6 @@ use crate::call::patterns::{TEXT_BYTES_MAX, cut, embedded, found, refused};
 use crate::call::response::json_response;
 use crate::call::{Call, Endpoint, Handler, HandlerFuture, ServerCall};
 use crate::handlers::learning::POST;
-use crate::state::gate::offload;
 
 const PATH: &str = "/v1/patterns/";
 
@@ -185,14 +185,18 @@ pub(crate) struct Said<'a> {
 
 /// Keeps how a task was gone about, now that somebody has said how well; returns the pattern's id. What goes wrong with that is for the
 /// log: the feedback itself was heard.
-pub(crate) async fn keep(call: &Call, tenant: &Arc<learning::Tenant>, said: Said<'_>) -> Option<u64> {
+pub(crate) async fn keep(call: &Call, tenant: &Arc<learning::TenantLearning>, said: Said<'_>) -> Option<u64> {
     keep_task(call, tenant, said).await.unwrap_or_else(|error| {
         tracing::warn!(error = error.message, "no pattern is kept");
         None
     })
 }
 
-async fn keep_task(call: &Call, tenant: &Arc<learning::Tenant>, said: Said<'_>) -> Result<Option<u64>, ApiError> {
+async fn keep_task(
+    call: &Call,
+    tenant: &Arc<learning::TenantLearning>,
+    said: Said<'_>,
+) -> Result<Option<u64>, ApiError> {
     let Said { task: Task { question, mut steps, patterns }, item, answer, quality, of_model } = said;
     let of_thread = Arc::clone(tenant);
     offload(move || {

@@ -12,6 +12,7 @@ use ruvllm_api::progress::with_progress;
 use ruvllm_api::timings::{Clocks, timed};
 use ruvllm_engine::TokenLogprobs;
 use ruvllm_engine::tokenizer::InfillFile;
+use ruvllm_server_state::gate::offload;
 use serde_json::{Value, json};
 
 use crate::call::answer::{Chunk, Summary};
@@ -22,7 +23,6 @@ use crate::call::response::json_response;
 use crate::call::stream::{self, Disconnected, Events};
 use crate::call::verbose::Whole;
 use crate::call::{Call, HandlerFuture, settings};
-use crate::state::gate::offload;
 
 /// The text that goes on.
 pub(super) const PROMPT: &[Field] = &[required("prompt", INPUT, "a text, or its tokens; or several of them")];

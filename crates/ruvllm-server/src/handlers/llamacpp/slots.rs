@@ -10,13 +10,13 @@ use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, ValidBody, optional, required};
 use ruvllm_api::generation::MODEL;
 use ruvllm_engine::{CacheSalt, ErrorKind, SavedPrompt};
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::slots::Last;
 use serde_json::{Value, json};
 
 use crate::call::response::json_response;
 use crate::call::slot::NamedSlot;
 use crate::call::{Endpoint, Handler, HandlerFuture, Lists, ServerCall};
-use crate::state::gate::offload;
-use crate::state::slots::Last;
 
 const QUERY: &[Field] =
     &[super::WHICH, optional("fail_on_no_slot", Kind::Int(0, 1), "1 answers with 503 where all places are taken")];

@@ -9,6 +9,7 @@ use ruvllm_api::openai::embeddings::pooling;
 use ruvllm_api::remote;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{ModelText, Readout};
+use ruvllm_server_state::gate::offload;
 use serde_json::json;
 
 use crate::call::embed::read_out;
@@ -17,7 +18,6 @@ use crate::call::{Call, HandlerFuture};
 use crate::handlers::ollama::answer::{load_duration, nanoseconds};
 use crate::handlers::ollama::names::of_answer;
 use crate::handlers::ollama::{KEEP_ALIVE, TRUNCATE, options};
-use crate::state::gate::offload;
 
 /// The texts.
 pub(super) const FIELDS: &[Field] = &[

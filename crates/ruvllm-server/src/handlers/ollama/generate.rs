@@ -2,6 +2,7 @@
 
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional};
+use ruvllm_server_state::gate::offload;
 use serde_json::json;
 
 use crate::call::generate::ParsedRequest;
@@ -10,7 +11,6 @@ use crate::call::tools::use_tools;
 use crate::call::{Call, HandlerFuture};
 use crate::handlers::ollama::answer::{self, Form};
 use crate::handlers::ollama::{chat, messages, options};
-use crate::state::gate::offload;
 
 /// What a request may say beside how the answer is written.
 pub(super) const FIELDS: &[Field] = &[

@@ -8,6 +8,8 @@ use ruvllm_api::fields::{Field, Kind, unheeded};
 use ruvllm_api::generation::MODEL;
 use ruvllm_api::thinking;
 use ruvllm_engine::{ModelInfo, ModelText};
+use ruvllm_server_state::models::ModelStatus;
+use ruvllm_server_state::server::Server;
 use ruvllm_witness::decimal;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -16,8 +18,6 @@ use crate::call::response::json_response;
 use crate::call::{Call, HandlerFuture, ServerCall};
 use crate::handlers::ollama::answer::date;
 use crate::handlers::ollama::names::tagged;
-use crate::state::models::ModelStatus;
-use crate::state::server::Server;
 
 /// The version of Ollama's API that this one is. Clients compare it with those that they need.
 const API_VERSION: &str = "0.12.11";

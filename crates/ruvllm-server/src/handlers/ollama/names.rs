@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::ValidBody;
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::server::Server;
 
 use crate::call::Call;
-use crate::state::keys::Tenant;
-use crate::state::server::Server;
+use crate::call::routing::is_routed;
 
 /// The tag of a name without one.
 const LATEST: &str = "latest";
@@ -63,7 +64,7 @@ pub(super) fn unknown(asked: &str) -> ApiError {
 /// 404: it is not served.
 pub(crate) fn resolve(server: &Server, tenant: &Tenant, given: &mut ValidBody) -> Result<Option<Arc<str>>, ApiError> {
     let Some(asked) = given.text("model").map(str::to_owned) else { return Ok(None) };
-    if server.is_routed(Some(&asked)) {
+    if is_routed(server, Some(&asked)) {
         return Ok(None);
     }
     let found = find(server, tenant, &asked).ok_or_else(|| unknown(&asked))?;

@@ -13,15 +13,15 @@ use http_body::{Frame, SizeHint};
 use multer::{Constraints, Multipart, SizeLimit};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required};
+use ruvllm_server_state::batches::{Batches, ENDPOINTS as ASKED, FILE_BYTES_MAX, NewBatch};
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::server::Server;
 use serde_json::{Value, json};
 
 use super::stored::conversations::labels;
 use super::stored::pages::{self, Page};
 use crate::call::response::json_response;
 use crate::call::{Endpoint, Handler, HandlerFuture, RawCall, ServerCall};
-use crate::state::batches::{Batches, ENDPOINTS as ASKED, FILE_BYTES_MAX, NewBatch};
-use crate::state::gate::offload;
-use crate::state::server::Server;
 
 const GET: Endpoint = Endpoint { method: Method::GET, ..Endpoint::POST };
 const DELETE: Endpoint = Endpoint { method: Method::DELETE, ..Endpoint::POST };

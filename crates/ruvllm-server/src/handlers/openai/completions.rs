@@ -14,6 +14,7 @@ use ruvllm_api::remote::missing;
 use ruvllm_api::timings::{Clocks, timed};
 use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{Readout, Service, TokenLogprobs};
+use ruvllm_server_state::gate::offload;
 use serde_json::{Value, json};
 
 use crate::call::answer::{Chunk, Summary};
@@ -26,7 +27,6 @@ use crate::call::stream::{self, Disconnected, Events};
 use crate::call::verbose::with_verbose;
 use crate::call::{Call, HandlerFuture};
 use crate::handlers::openai::{chunk, head};
-use crate::state::gate::offload;
 
 /// Continues texts.
 pub(super) fn answer(call: Call) -> HandlerFuture {

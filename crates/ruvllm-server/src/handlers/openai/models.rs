@@ -2,12 +2,12 @@
 
 use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
+use ruvllm_server_state::models::ModelStatus;
+use ruvllm_server_state::server::Server;
 use serde_json::{Value, json};
 
 use crate::call::response::json_response;
 use crate::call::{HandlerFuture, ServerCall};
-use crate::state::models::ModelStatus;
-use crate::state::server::Server;
 
 /// Lists what is served.
 pub(super) fn list(call: ServerCall) -> HandlerFuture {

@@ -11,12 +11,12 @@ use ruvllm_api::generation::{MODEL, POOLING, USER};
 use ruvllm_api::openai::embeddings::pooling;
 use ruvllm_engine::Readout;
 use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_server_state::gate::offload;
 use serde_json::{Value, json};
 
 use crate::call::embed::read_out;
 use crate::call::response::json_response;
 use crate::call::{Call, HandlerFuture};
-use crate::state::gate::offload;
 
 /// A document: its text, or an object with it.
 const DOCUMENT: Kind = Kind::Either(&[Kind::Text, Kind::Object(&[required("text", Kind::Text, "the text")])]);

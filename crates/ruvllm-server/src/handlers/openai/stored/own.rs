@@ -5,6 +5,11 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use ruvllm_api::error::ApiError;
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::keys::Tenant;
+use ruvllm_server_state::server::Server;
+use ruvllm_server_state::shared::Share;
+use ruvllm_server_state::witness::tenant_name;
 use ruvllm_sona::documents::{Documents, Order};
 use ruvllm_sona::now_ms;
 use serde_json::{Value, json};
@@ -12,11 +17,6 @@ use serde_json::{Value, json};
 use crate::call::response::{held, json_response};
 use crate::call::{HandlerFuture, ServerCall, body};
 use crate::handlers::openai::stored::{failed, not_found};
-use crate::state::gate::offload;
-use crate::state::keys::Tenant;
-use crate::state::server::Server;
-use crate::state::shared::Part;
-use crate::state::witness::tenant_name;
 
 /// How ids of answers begin.
 pub(super) const RESPONSE: &str = "resp_";
@@ -40,7 +40,7 @@ pub(super) struct Own {
     n_read: usize,
     pub n_max: usize,
     /// Memory for what was read.
-    pub parts: Vec<Part>,
+    pub parts: Vec<Share>,
 }
 
 /// Items of a conversation, and the number of the last.

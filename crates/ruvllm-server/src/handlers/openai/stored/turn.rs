@@ -4,6 +4,8 @@ use std::sync::{Arc, PoisonError};
 
 use ruvllm_api::error::{ApiError, without_numbers};
 use ruvllm_api::fields::ValidBody;
+use ruvllm_server_state::gate::offload;
+use ruvllm_server_state::witness::tenant_name;
 use ruvllm_sona::documents::{Documents, NewDocument};
 use ruvllm_sona::{SonaError, SonaErrorKind, now_ms};
 use serde_json::{Value, json};
@@ -11,8 +13,6 @@ use serde_json::{Value, json};
 use crate::call::Call;
 use crate::handlers::openai::stored::own::{CONVERSATION, Own, list_of, named, no_conversation, part_of};
 use crate::handlers::openai::stored::{CONVERSATION as GIVEN_CONVERSATION, PREVIOUS, STORE};
-use crate::state::gate::offload;
-use crate::state::witness::tenant_name;
 
 /// What is to be kept of a request and its answer.
 pub(crate) struct Keeping {
