@@ -37,7 +37,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 34] = [
+const LAYERS: [(&str, u8); 35] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -69,6 +69,7 @@ const LAYERS: [(&str, u8); 34] = [
     ("ruvllm-api", 8),
     ("ruvllm-server", 9),
     ("ruvllm-wasm", 9),
+    ("ruvllm-cli-tools", 9),
     ("ruvllm-cli", 10),
     ("ruvllm-node", 11),
     ("ruvllm-python", 11),

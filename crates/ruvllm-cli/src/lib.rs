@@ -10,23 +10,22 @@
 mod cli;
 mod commands;
 mod embedded;
-mod tools;
 use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::config::{ConfigFile, Invocation};
+use ruvllm_cli_tools::error::{Result, one_line};
+use ruvllm_cli_tools::settings::Settings;
+use ruvllm_cli_tools::{config, env, interrupt, renamed};
 
 use crate::cli::{Cli, Command};
-use crate::tools::app::App;
-use crate::tools::config::{ConfigFile, Invocation};
-use crate::tools::env::Settings;
-use crate::tools::error::{Result, one_line};
-use crate::tools::{config, env, interrupt, renamed};
 
 pub use embedded::{EmbeddedModels, EmbeddedOption, node_key, options as embedded_options};
-pub use tools::error::Error;
+pub use ruvllm_cli_tools::error::Error;
 
 /// Runs the command that this process was started with.
 pub fn main() -> ExitCode {

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Subcommand};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::config::{self, COMMANDS, ConfigFile, Origin, Parsed, Setting};
+use ruvllm_cli_tools::env;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table};
+use ruvllm_cli_tools::settings::Settings;
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::config::{self, COMMANDS, ConfigFile, Origin, Parsed, Setting};
-use crate::tools::env;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -162,7 +162,7 @@ impl CheckArgs {
 
 /// Returns what is wrong with settings that are right each for itself.
 fn misfits(app: &App, file: &ConfigFile) -> Vec<String> {
-    let general = env::Settings::read(Some(file)).err().and_then(|error| error.line());
+    let general = Settings::read(Some(file)).err().and_then(|error| error.line());
     let of_command = |command: &&str| {
         let alone = ["ruvllm", *command].map(OsString::from);
         let error = app.invocation.with_args(alone).parse(Some(file)).err()?;
