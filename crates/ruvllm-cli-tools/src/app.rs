@@ -12,7 +12,7 @@ use crate::config::Invocation;
 use crate::error::{Result, one_line};
 use crate::folders::Folders;
 use crate::output::Ui;
-use crate::settings::Settings;
+use crate::settings::ProcessSettings;
 
 /// Listener to long work, for a program that shows it by itself.
 pub type Listener = Arc<dyn Progress + Send + Sync>;
@@ -20,7 +20,7 @@ pub type Listener = Arc<dyn Progress + Send + Sync>;
 /// Context of every command.
 pub struct App {
     /// The environment's settings.
-    pub settings: Settings,
+    pub settings: ProcessSettings,
     /// Where to write.
     pub ui: Ui,
     /// Takes the progress of long work in place of `ui`.
@@ -40,7 +40,7 @@ impl std::fmt::Debug for App {
 
 impl App {
     /// Asks the standard streams and keeps the settings.
-    pub fn new(settings: Settings, invocation: Invocation, config: Option<PathBuf>) -> App {
+    pub fn new(settings: ProcessSettings, invocation: Invocation, config: Option<PathBuf>) -> App {
         let ui = Ui::new(settings.no_color);
         App { settings, ui, invocation, config, listener: None, registry: OnceLock::new() }
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_json::json;
 
 /// A GPU as people and as programs see it.
-pub struct Gpu {
+pub struct GpuDescription {
     /// A line about it.
     pub line: String,
     /// An object about it.
@@ -14,8 +14,8 @@ pub struct Gpu {
 
 /// Returns the GPUs of this machine.
 #[cfg(feature = "gpu")]
-pub fn gpus() -> impl Iterator<Item = Gpu> {
-    ruvllm_wgpu::gpus().into_iter().map(|gpu| Gpu {
+pub fn gpus() -> impl Iterator<Item = GpuDescription> {
+    ruvllm_wgpu::gpus().into_iter().map(|gpu| GpuDescription {
         line: gpu.to_string(),
         json: json!({
             "name": gpu.name,
@@ -33,6 +33,6 @@ pub fn gpus() -> impl Iterator<Item = Gpu> {
 
 /// Returns none: this program was built without a GPU backend.
 #[cfg(not(feature = "gpu"))]
-pub fn gpus() -> impl Iterator<Item = Gpu> {
+pub fn gpus() -> impl Iterator<Item = GpuDescription> {
     std::iter::empty()
 }

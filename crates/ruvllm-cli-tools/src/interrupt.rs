@@ -92,27 +92,27 @@ async fn asked() {
 
 /// While this lives, Ctrl-C cancels one answer instead of ending the program.
 #[derive(Debug)]
-pub struct Guard(());
+pub struct InterruptGuard(());
 
 /// Makes Ctrl-C cancel `token` until the guard is dropped.
-pub fn cancels(token: &CancelToken) -> Guard {
+pub fn cancels(token: &CancelToken) -> InterruptGuard {
     *answer() = Some(Answer::Engine(token.clone()));
-    Guard(())
+    InterruptGuard(())
 }
 
 /// Makes Ctrl-C end a request to another server until the guard is dropped.
-pub fn ends(interrupt: &Interrupt) -> Guard {
+pub fn ends(interrupt: &Interrupt) -> InterruptGuard {
     *answer() = Some(Answer::Remote(interrupt.clone()));
-    Guard(())
+    InterruptGuard(())
 }
 
 /// Makes Ctrl-C give up a call of a tool until the guard is dropped.
-pub fn gives_up(cancel: &McpCancel) -> Guard {
+pub fn gives_up(cancel: &McpCancel) -> InterruptGuard {
     *answer() = Some(Answer::Call(cancel.clone()));
-    Guard(())
+    InterruptGuard(())
 }
 
-impl Drop for Guard {
+impl Drop for InterruptGuard {
     fn drop(&mut self) {
         *answer() = None;
     }

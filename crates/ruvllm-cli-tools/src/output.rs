@@ -8,7 +8,7 @@ use ruvllm_hub::{Progress, Task};
 pub use ruvllm_hub::{bytes, count, timestamp};
 
 use crate::error::{Error, Result};
-use crate::work::Work;
+use crate::work::WorkProgress;
 
 /// Where this process writes to, and whether colours and progress bars are welcome there.
 #[derive(Clone, Copy, Debug)]
@@ -37,18 +37,18 @@ impl Ui {
     }
 
     /// Begins work that is followed by a bar over bytes, or by lines where standard error is no terminal.
-    pub fn bytes_bar(&self, what: &str, n_bytes: u64) -> Work {
+    pub fn bytes_bar(&self, what: &str, n_bytes: u64) -> WorkProgress {
         let style = "{msg:>12} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
         self.bar(ProgressBar::new(n_bytes), style, what)
     }
 
     /// Begins work of `n` steps, as [`Ui::bytes_bar`].
-    pub fn steps_bar(&self, what: &str, n: u64) -> Work {
+    pub fn steps_bar(&self, what: &str, n: u64) -> WorkProgress {
         self.bar(ProgressBar::new(n), "{msg:>12} {wide_bar} {pos}/{len} {eta}", what)
     }
 
     /// Begins work of unknown length, as [`Ui::bytes_bar`].
-    pub fn spinner(&self, what: &str) -> Work {
+    pub fn spinner(&self, what: &str) -> WorkProgress {
         let spinner = self.bar(ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}", what);
         if self.has_terminal_err {
             spinner.enable_steady_tick(Duration::from_millis(120));
@@ -56,17 +56,17 @@ impl Ui {
         spinner
     }
 
-    fn bar(&self, bar: ProgressBar, style: &str, what: &str) -> Work {
+    fn bar(&self, bar: ProgressBar, style: &str, what: &str) -> WorkProgress {
         if !self.has_terminal_err {
             bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
             let tell = if self.has_log { |line: &str| tracing::info!("{line}") } else { |line: &str| note(line) };
-            return Work::told(bar, what, tell);
+            return WorkProgress::told(bar, what, tell);
         }
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
         bar.set_message(what.to_owned());
-        Work::shown(bar)
+        WorkProgress::shown(bar)
     }
 
     /// Warns of something that is done all the same: a line on standard error, or in the log of a server.
@@ -109,7 +109,7 @@ impl Progress for Ui {
 }
 
 /// Work of the hub under way. Its bar goes with it.
-struct Shown(Work);
+struct Shown(WorkProgress);
 
 impl Task for Shown {
     fn set(&self, n_bytes: u64) {

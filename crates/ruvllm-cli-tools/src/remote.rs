@@ -196,11 +196,11 @@ pub fn tell(
     request: &CompletionRequest,
     is_silent: bool,
     write: &mut dyn FnMut(&str) -> Result<()>,
-) -> Result<RemoteAnswer> {
+) -> Result<ServerAnswer> {
     let start = Instant::now();
     let _guard = interrupt::ends(&request.interrupt);
     let work = ui.spinner("waiting for the server").of(backend.info().1.name.clone());
-    let (mut told, mut written) = (RemoteAnswer::default(), Ok(()));
+    let (mut told, mut written) = (ServerAnswer::default(), Ok(()));
     let end = backend.generate(request, &mut |event| {
         told.first_s.get_or_insert_with(|| start.elapsed().as_secs_f64());
         if !is_silent {
@@ -224,7 +224,7 @@ pub fn tell(
 
 /// An answer of another server.
 #[derive(Debug, Default)]
-pub struct RemoteAnswer {
+pub struct ServerAnswer {
     /// Its text.
     pub text: String,
     thought: String,
@@ -237,7 +237,7 @@ pub struct RemoteAnswer {
     total_s: f64,
 }
 
-impl RemoteAnswer {
+impl ServerAnswer {
     fn take(&mut self, event: CompletionEvent) {
         match event {
             CompletionEvent::Text(text) => self.text += &text,

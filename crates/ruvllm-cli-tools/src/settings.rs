@@ -19,7 +19,7 @@ pub(crate) const DRAFT_HISTORY_MIB_MAX: usize = 1 << 14;
 
 /// The settings of this process, read once at start.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ProcessSettings {
     /// Folder for models, cache and history (`RUVLLM_HOME`).
     pub home: PathBuf,
     /// Allowed sources in order (`RUVLLM_SOURCES`); `None`: as each entry lists them.
@@ -48,16 +48,16 @@ pub struct Settings {
     pub inherited: Vec<(String, String)>,
 }
 
-impl Settings {
+impl ProcessSettings {
     /// Reads the environment, and what it leaves open from a settings file.
     ///
     /// # Errors
     /// A usage error that names the variable, or the line of the file, if one has a value that cannot be used.
-    pub fn read(file: Option<&ConfigFile>) -> Result<Settings> {
-        let of_env = Settings::from_lookup(&lookup)?;
+    pub fn read(file: Option<&ConfigFile>) -> Result<ProcessSettings> {
+        let of_env = ProcessSettings::from_lookup(&lookup)?;
         let Some(file) = file else { return Ok(of_env) };
         let of_file = |name: &str| file.general(setting_of(name)?).map(str::to_owned);
-        Settings::from_lookup(&|name| lookup(name).or_else(|| of_file(name))).map_err(|error| {
+        ProcessSettings::from_lookup(&|name| lookup(name).or_else(|| of_file(name))).map_err(|error| {
             let line = error.line().unwrap_or_default();
             let meant = settings().find_map(|(key, _)| {
                 let name = variable_of_setting(key).filter(|name| line.contains(name))?;
@@ -70,9 +70,9 @@ impl Settings {
     }
 
     /// Reads the environment through `lookup`; empty values count as unset.
-    fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Settings> {
+    fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<ProcessSettings> {
         let get = |name: &str| lookup(name).filter(|value| !value.is_empty());
-        Ok(Settings {
+        Ok(ProcessSettings {
             home: home_dir(&get)?,
             sources: get("RUVLLM_SOURCES").map(|list| parse_sources(&list)).transpose()?,
             isa: get("RUVLLM_ISA").map_or(Ok(Isa::best()), |name| parse_isa(&name))?,
@@ -217,9 +217,9 @@ fn parse_mib(mib: &str) -> Result<usize> {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(&str, &str)]) -> Result<Settings> {
+    fn read(pairs: &[(&str, &str)]) -> Result<ProcessSettings> {
         let find = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        Settings::from_lookup(&find)
+        ProcessSettings::from_lookup(&find)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use ruvllm_engine::{DraftOptions, Speculation};
 
 use crate::app::App;
 use crate::error::{Error, Result};
-use crate::settings::{DRAFT_HISTORY_MIB_MAX, Settings};
+use crate::settings::{DRAFT_HISTORY_MIB_MAX, ProcessSettings};
 use crate::values::count;
 
 /// Options of speculative decoding.
@@ -62,7 +62,7 @@ const DRAFT_HISTORY_MIB: usize = 32;
 
 impl DraftHistoryArgs {
     /// Returns the most bytes of earlier texts: the option, else `RUVLLM_DRAFT_HISTORY`, else 32 MiB.
-    pub fn bytes_max(&self, settings: &Settings) -> usize {
+    pub fn bytes_max(&self, settings: &ProcessSettings) -> usize {
         self.draft_history.or(settings.draft_history_mib).unwrap_or(DRAFT_HISTORY_MIB) << 20
     }
 }

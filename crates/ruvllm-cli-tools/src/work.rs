@@ -15,7 +15,7 @@ const BETWEEN: Duration = Duration::from_secs(30);
 
 /// Work under way: the progress bar it is followed with. It is over when this is finished or dropped.
 #[derive(Debug)]
-pub struct Work {
+pub struct WorkProgress {
     bar: ProgressBar,
     /// Name of what the work is done with, such as a file.
     detail: Arc<OnceLock<String>>,
@@ -30,14 +30,14 @@ struct Notice {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Work {
+impl WorkProgress {
     /// Begins work that a bar shows.
-    pub fn shown(bar: ProgressBar) -> Work {
-        Work { bar, detail: Arc::default(), notice: Mutex::default() }
+    pub fn shown(bar: ProgressBar) -> WorkProgress {
+        WorkProgress { bar, detail: Arc::default(), notice: Mutex::default() }
     }
 
     /// Begins work whose bar nobody sees: `tell` is given a line after two seconds, and one every half a minute after that.
-    pub fn told(bar: ProgressBar, what: &str, tell: fn(&str)) -> Work {
+    pub fn told(bar: ProgressBar, what: &str, tell: fn(&str)) -> WorkProgress {
         let detail: Arc<OnceLock<String>> = Arc::default();
         let (over, is_over) = mpsc::channel();
         let (of_bar, of_detail, what) = (bar.clone(), Arc::clone(&detail), what.to_owned());
@@ -50,11 +50,11 @@ impl Work {
         };
         // Without a thread there is no word, and the work is done all the same.
         let thread = thread::Builder::new().name("notice".to_owned()).spawn(watch).ok();
-        Work { bar, detail, notice: Mutex::new(Some(Notice { over: Some(over), thread })) }
+        WorkProgress { bar, detail, notice: Mutex::new(Some(Notice { over: Some(over), thread })) }
     }
 
     /// Says what the work is done with.
-    pub fn of(self, detail: impl Into<String>) -> Work {
+    pub fn of(self, detail: impl Into<String>) -> WorkProgress {
         // It is said once.
         let _ = self.detail.set(detail.into());
         self
@@ -76,7 +76,7 @@ fn line(what: &str, detail: Option<&String>, bar: &ProgressBar) -> String {
     }
 }
 
-impl Deref for Work {
+impl Deref for WorkProgress {
     type Target = ProgressBar;
 
     fn deref(&self) -> &ProgressBar {
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn long_work_is_told_and_short_work_is_not() {
-        drop(Work::told(ProgressBar::hidden(), "short", tell));
-        let work = Work::told(ProgressBar::hidden(), "loading", tell).of("m.gguf");
+        drop(WorkProgress::told(ProgressBar::hidden(), "short", tell));
+        let work = WorkProgress::told(ProgressBar::hidden(), "loading", tell).of("m.gguf");
         thread::sleep(QUIET + Duration::from_millis(500));
         drop(work);
         assert_eq!(*TOLD.lock().expect("nobody panics with it"), ["loading m.gguf ..."]);

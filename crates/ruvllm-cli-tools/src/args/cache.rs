@@ -8,7 +8,7 @@ use ruvllm_kvcache::disk;
 
 use crate::check;
 use crate::error::Result;
-use crate::settings::Settings;
+use crate::settings::ProcessSettings;
 use crate::values::count;
 
 /// Whether what was computed is used again, and what is gone on with.
@@ -54,19 +54,19 @@ impl CacheArgs {
     ///
     /// # Errors
     /// It cannot.
-    pub fn check(&self, settings: &Settings) -> Result<()> {
+    pub fn check(&self, settings: &ProcessSettings) -> Result<()> {
         match self.must_have_disk() {
             true => check::writable_folder(&self.folder(settings)),
             false => Ok(()),
         }
     }
 
-    fn folder(&self, settings: &Settings) -> PathBuf {
+    fn folder(&self, settings: &ProcessSettings) -> PathBuf {
         self.cache_dir.clone().unwrap_or_else(|| settings.cache_dir())
     }
 
     /// Returns the options with the cache on or off, in memory and on disk.
-    pub fn apply(&self, options: LoadOptions, settings: &Settings) -> LoadOptions {
+    pub fn apply(&self, options: LoadOptions, settings: &ProcessSettings) -> LoadOptions {
         let folder = self.folder(settings);
         let uses_disk = !self.no_prefix_cache || self.must_have_disk();
         let cache_bytes = self.size.bytes_max();

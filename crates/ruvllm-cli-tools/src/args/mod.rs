@@ -8,7 +8,7 @@ use ruvllm_convert::ConvertType;
 use ruvllm_engine::{KvPolicy, LoadOptions};
 
 use crate::machine::MAX_THREADS;
-use crate::settings::Settings;
+use crate::settings::ProcessSettings;
 use crate::values::count;
 use ruvllm_hub::DEFAULT_MODEL;
 
@@ -82,7 +82,7 @@ pub struct LoadArgs {
 
 impl LoadArgs {
     /// Returns the engine's options, without a prefix cache; `n_ctx` `None` leaves the context to the model.
-    pub fn options(&self, settings: &Settings, n_ctx: Option<usize>) -> LoadOptions {
+    pub fn options(&self, settings: &ProcessSettings, n_ctx: Option<usize>) -> LoadOptions {
         LoadOptions {
             isa: settings.isa,
             n_threads: settings.threads(self.threads),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{Document, Item, Key, TableLike, Value};
 
-use super::setting::{COMMANDS, COMMON, GENERAL, Kind, Setting};
+use super::setting::{COMMANDS, COMMON, GENERAL, Setting, SettingKind};
 use crate::error::{Error, Result, one_line};
 
 /// The most bytes of a settings file.
@@ -85,7 +85,7 @@ impl ConfigFile {
     }
 
     /// Returns how many settings it has.
-    pub fn len(&self) -> usize {
+    pub fn n_settings(&self) -> usize {
         self.given.len()
     }
 
@@ -271,12 +271,16 @@ fn values(setting: &Setting, item: &Item) -> std::result::Result<Vec<String>, St
 }
 
 /// Returns a value as text, if it has the type of its kind.
-fn single(kind: &Kind, value: &Value) -> Option<String> {
+fn single(kind: &SettingKind, value: &Value) -> Option<String> {
     match (kind, value) {
-        (Kind::Switch, Value::Boolean(is_on)) => Some(is_on.value().to_string()),
-        (Kind::Integer | Kind::Number | Kind::Any, Value::Integer(number)) => Some(number.value().to_string()),
-        (Kind::Number | Kind::Any, Value::Float(number)) => Some(number.value().to_string()),
-        (Kind::Text | Kind::Choice(_) | Kind::Any, Value::String(text)) => Some(text.value().clone()),
+        (SettingKind::Switch, Value::Boolean(is_on)) => Some(is_on.value().to_string()),
+        (SettingKind::Integer | SettingKind::Number | SettingKind::Any, Value::Integer(number)) => {
+            Some(number.value().to_string())
+        }
+        (SettingKind::Number | SettingKind::Any, Value::Float(number)) => Some(number.value().to_string()),
+        (SettingKind::Text | SettingKind::Choice(_) | SettingKind::Any, Value::String(text)) => {
+            Some(text.value().clone())
+        }
         _ => None,
     }
 }

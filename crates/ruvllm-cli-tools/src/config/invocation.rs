@@ -26,7 +26,7 @@ pub struct Invocation {
 
 /// A command line that was read.
 #[derive(Clone, Debug)]
-pub struct Parsed {
+pub struct ParsedLine {
     /// Values of all options.
     pub matches: ArgMatches,
     /// Line of the file for each option of the command that comes from there.
@@ -85,10 +85,10 @@ impl Invocation {
     ///
     /// # Errors
     /// The parser's.
-    pub fn parse(&self, file: Option<&ConfigFile>) -> Result<Parsed, clap::Error> {
+    pub fn parse(&self, file: Option<&ConfigFile>) -> Result<ParsedLine, clap::Error> {
         let alone = self.command.clone().try_get_matches_from(&self.args);
         let (Some(file), Some(name), Some(at)) = (file, self.configured(), self.subcommand_at()) else {
-            return Ok(Parsed { matches: alone?, lines: BTreeMap::new() });
+            return Ok(ParsedLine { matches: alone?, lines: BTreeMap::new() });
         };
         let matches = match alone {
             Ok(matches) => matches,
@@ -97,14 +97,14 @@ impl Invocation {
             Err(error) => return Err(error),
         };
         let (Some(own), Some(command)) = (matches.subcommand_matches(name), self.command.find_subcommand(name)) else {
-            return Ok(Parsed { matches, lines: BTreeMap::new() });
+            return Ok(ParsedLine { matches, lines: BTreeMap::new() });
         };
         let given = self.wanted(command, own, file.of_command(name));
         let mut args = self.args.clone();
         let needed = given.iter().filter(|given| !is_default(command, given));
         drop(args.splice(at + 1..at + 1, needed.flat_map(|given| line_of(command, given))));
         let lines = given.iter().map(|given| (given.key.clone(), given.line)).collect();
-        Ok(Parsed { matches: self.command.clone().try_get_matches_from(args)?, lines })
+        Ok(ParsedLine { matches: self.command.clone().try_get_matches_from(args)?, lines })
     }
 
     /// Returns the settings of a file that the command line and the environment leave to it.
@@ -213,7 +213,7 @@ impl Invocation {
     }
 }
 
-impl Parsed {
+impl ParsedLine {
     /// Returns where the value of an option comes from.
     pub fn origin(&self, command: &str, arg: &Arg) -> Origin {
         let (Some(own), Some(key)) = (self.matches.subcommand_matches(command), arg.get_long()) else {

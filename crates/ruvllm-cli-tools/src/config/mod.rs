@@ -16,7 +16,7 @@ mod template;
 mod tests;
 
 pub use file::ConfigFile;
-pub use invocation::{Invocation, Origin, Parsed};
+pub use invocation::{Invocation, Origin, ParsedLine};
 pub use reload::is_reloaded;
 pub use schema::schema;
 pub use setting::{COMMANDS, Setting, all};

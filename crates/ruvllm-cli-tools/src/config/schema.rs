@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::reload::is_reloaded;
-use super::setting::{Kind, Setting};
+use super::setting::{Setting, SettingKind};
 
 /// Returns the schema of a file. `x-reload` tells of a setting of `serve` whether a running server takes a new value.
 pub fn schema(settings: &[Setting]) -> Value {
@@ -25,12 +25,12 @@ pub fn schema(settings: &[Setting]) -> Value {
 
 fn property(setting: &Setting) -> Value {
     let one = match &setting.kind {
-        Kind::Switch => json!({ "type": "boolean" }),
-        Kind::Integer => json!({ "type": "integer" }),
-        Kind::Number => json!({ "type": "number" }),
-        Kind::Text => json!({ "type": "string" }),
-        Kind::Choice(words) => json!({ "type": "string", "enum": words }),
-        Kind::Any => json!({ "type": ["string", "number"] }),
+        SettingKind::Switch => json!({ "type": "boolean" }),
+        SettingKind::Integer => json!({ "type": "integer" }),
+        SettingKind::Number => json!({ "type": "number" }),
+        SettingKind::Text => json!({ "type": "string" }),
+        SettingKind::Choice(words) => json!({ "type": "string", "enum": words }),
+        SettingKind::Any => json!({ "type": ["string", "number"] }),
     };
     let mut property = match setting.is_list {
         true => json!({ "anyOf": [one, { "type": "array", "items": one }] }),
@@ -49,11 +49,11 @@ fn property(setting: &Setting) -> Value {
 /// Returns a default in its type.
 pub(super) fn typed(setting: &Setting, text: &str) -> Value {
     let one = |text: &str| match setting.kind {
-        Kind::Switch => Value::Bool(text == "true"),
-        Kind::Integer | Kind::Number | Kind::Any => {
+        SettingKind::Switch => Value::Bool(text == "true"),
+        SettingKind::Integer | SettingKind::Number | SettingKind::Any => {
             serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| text.into())
         }
-        Kind::Text | Kind::Choice(_) => text.into(),
+        SettingKind::Text | SettingKind::Choice(_) => text.into(),
     };
     match setting.is_list && text.contains(',') {
         true => text.split(',').map(one).collect(),

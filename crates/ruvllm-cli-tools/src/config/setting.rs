@@ -22,7 +22,7 @@ const SECRETS: [&str; 1] = ["api-key"];
 
 /// Values that a setting takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingKind {
     /// True or false.
     Switch,
     /// A whole number.
@@ -37,35 +37,35 @@ pub enum Kind {
     Any,
 }
 
-impl Kind {
-    fn of(arg: &Arg) -> Kind {
+impl SettingKind {
+    fn of(arg: &Arg) -> SettingKind {
         let choices: Vec<String> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         let id = arg.get_value_parser().type_id();
         let is_one_of = |types: &[TypeId]| types.iter().any(|one| id == *one);
         match arg.get_action() {
-            ArgAction::SetTrue => Kind::Switch,
-            _ if !choices.is_empty() => Kind::Choice(choices),
+            ArgAction::SetTrue => SettingKind::Switch,
+            _ if !choices.is_empty() => SettingKind::Choice(choices),
             _ if is_one_of(&[TypeId::of::<usize>(), TypeId::of::<u64>(), TypeId::of::<u16>(), TypeId::of::<u8>()]) => {
-                Kind::Integer
+                SettingKind::Integer
             }
-            _ if is_one_of(&[TypeId::of::<f32>(), TypeId::of::<f64>()]) => Kind::Number,
-            _ if is_one_of(&[TypeId::of::<String>(), TypeId::of::<std::path::PathBuf>()]) => Kind::Text,
-            _ => Kind::Any,
+            _ if is_one_of(&[TypeId::of::<f32>(), TypeId::of::<f64>()]) => SettingKind::Number,
+            _ if is_one_of(&[TypeId::of::<String>(), TypeId::of::<std::path::PathBuf>()]) => SettingKind::Text,
+            _ => SettingKind::Any,
         }
     }
 
     /// Returns the kind in words, for who wrote another one.
     pub(super) fn words(&self) -> String {
         match self {
-            Kind::Switch => "true or false".to_owned(),
-            Kind::Integer => "a whole number".to_owned(),
-            Kind::Number => "a number".to_owned(),
-            Kind::Text => "text in quotes".to_owned(),
-            Kind::Choice(words) => {
+            SettingKind::Switch => "true or false".to_owned(),
+            SettingKind::Integer => "a whole number".to_owned(),
+            SettingKind::Number => "a number".to_owned(),
+            SettingKind::Text => "text in quotes".to_owned(),
+            SettingKind::Choice(words) => {
                 let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
                 format!("one of {}", quoted.join(", "))
             }
-            Kind::Any => "text in quotes or a number".to_owned(),
+            SettingKind::Any => "text in quotes or a number".to_owned(),
         }
     }
 }
@@ -78,7 +78,7 @@ pub struct Setting {
     /// Its name in the table.
     pub key: String,
     /// Values that it takes.
-    pub kind: Kind,
+    pub kind: SettingKind,
     /// Whether it takes a list of them.
     pub is_list: bool,
     /// Its effect, in a sentence or two.
@@ -97,9 +97,9 @@ impl Setting {
     /// Makes a setting of an option, which several commands may have.
     fn of_options(table: &'static str, key: &str, args: Vec<&Arg>) -> Setting {
         let arg = args[0];
-        let kind = Kind::of(arg);
+        let kind = SettingKind::of(arg);
         let default = match kind {
-            Kind::Switch => Some("false".to_owned()),
+            SettingKind::Switch => Some("false".to_owned()),
             _ => default_of(arg),
         };
         let names = args.iter().flat_map(|arg| arg.get_all_aliases().unwrap_or_default());
@@ -120,7 +120,7 @@ impl Setting {
         Setting {
             table: GENERAL,
             key: key.to_owned(),
-            kind: Kind::Any,
+            kind: SettingKind::Any,
             is_list: false,
             help: help.to_owned(),
             default: None,
@@ -143,7 +143,7 @@ impl Setting {
     /// # Errors
     /// The reason why one of them refuses them.
     pub(super) fn check(&self, values: &[String]) -> Result<(), String> {
-        if self.kind == Kind::Switch {
+        if self.kind == SettingKind::Switch {
             return Ok(());
         }
         for arg in &self.args {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::schema::typed;
-use super::setting::{Kind, Setting};
+use super::setting::{Setting, SettingKind};
 
 /// Columns of a comment.
 const WIDTH: usize = 110;
@@ -42,9 +42,9 @@ pub fn template(settings: &[Setting]) -> String {
 /// Returns the default of a setting as TOML, or an example of its type.
 fn value(setting: &Setting) -> String {
     let example = || match &setting.kind {
-        Kind::Switch => "false",
-        Kind::Integer | Kind::Number => "1",
-        Kind::Text | Kind::Choice(_) | Kind::Any => "\"\"",
+        SettingKind::Switch => "false",
+        SettingKind::Integer | SettingKind::Number => "1",
+        SettingKind::Text | SettingKind::Choice(_) | SettingKind::Any => "\"\"",
     };
     // A TOML string, number, boolean or list of such is written as JSON writes it.
     setting.default.as_ref().map_or_else(|| example().to_owned(), |default| typed(setting, default).to_string())

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 
 use super::file::{self, ConfigFile};
 use super::invocation::{Invocation, Origin};
-use super::setting::{Kind, Setting, all};
+use super::setting::{Setting, SettingKind, all};
 
 /// Returns a program with a few options of each kind.
 fn program() -> Command {
@@ -66,13 +66,13 @@ fn settings_are_the_options_of_commands() {
     let kind = |table: &str, key: &str| {
         settings.iter().find(|one| one.table == table && one.key == key).map(|one| (one.kind.clone(), one.is_list))
     };
-    assert_eq!(kind("serve", "port"), Some((Kind::Integer, false)));
-    assert_eq!(kind("serve", "alias"), Some((Kind::Text, true)));
-    assert_eq!(kind("common", "temp"), Some((Kind::Number, false)));
-    assert_eq!(kind("common", "learn"), Some((Kind::Switch, false)));
-    assert_eq!(kind("run", "kv"), Some((Kind::Choice(vec!["f16".to_owned(), "q8".to_owned()]), false)));
+    assert_eq!(kind("serve", "port"), Some((SettingKind::Integer, false)));
+    assert_eq!(kind("serve", "alias"), Some((SettingKind::Text, true)));
+    assert_eq!(kind("common", "temp"), Some((SettingKind::Number, false)));
+    assert_eq!(kind("common", "learn"), Some((SettingKind::Switch, false)));
+    assert_eq!(kind("run", "kv"), Some((SettingKind::Choice(vec!["f16".to_owned(), "q8".to_owned()]), false)));
     assert!(kind("common", "port").is_none() && kind("run", "port").is_none() && kind("serve", "config").is_none());
-    assert_eq!(kind("general", "home"), Some((Kind::Any, false)));
+    assert_eq!(kind("general", "home"), Some((SettingKind::Any, false)));
 }
 
 #[test]

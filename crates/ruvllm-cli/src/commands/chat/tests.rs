@@ -10,7 +10,7 @@ use ruvllm_api::reading::ToolCall;
 use ruvllm_cli_tools::app::App;
 use ruvllm_cli_tools::config::Invocation;
 use ruvllm_cli_tools::error::{Error, Result};
-use ruvllm_cli_tools::settings;
+use ruvllm_cli_tools::settings::ProcessSettings;
 use ruvllm_engine::SamplingParams;
 use ruvllm_engine::tools::ToolChoice;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ fn begin(options: &[&str], answers: impl IntoIterator<Item = Said>) -> (Session,
     let file = file.to_string_lossy().into_owned();
     let args = Options::parse_from(["chat", "--mcp", &file].iter().chain(options)).mcp;
     let invocation = Invocation::new(clap::Command::new("ruvllm"), []);
-    let app = App::new(settings::Settings::read(None).expect("a sound environment"), invocation, None);
+    let app = App::new(ProcessSettings::read(None).expect("a sound environment"), invocation, None);
     let plan = args.plan(false).expect("a sound file").expect("there is one");
     let toolbox = plan.start(&app, Some(4096)).expect("the server starts");
     let asked = Rc::new(RefCell::new(Vec::new()));

@@ -1,8 +1,6 @@
 //! `ruvllm serve`: models behind the APIs of OpenAI and Anthropic.
 
 mod adapter;
-#[cfg(any(test, feature = "otlp"))]
-mod genai;
 mod llama_server;
 mod log;
 mod options;

@@ -1,5 +1,7 @@
 //! The log of a server: lines or JSON on standard error, and spans to a collector where there is one.
 
+#[cfg(any(test, feature = "otlp"))]
+mod genai;
 use ruvllm_cli_tools::error::Result;
 use tracing_subscriber::Layer as _;
 pub use tracing_subscriber::filter::Targets as Levels;
@@ -78,7 +80,7 @@ mod otlp {
     use tracing_subscriber::Layer;
     use tracing_subscriber::registry::LookupSpan;
 
-    use crate::commands::serve::genai;
+    use super::genai;
     use ruvllm_cli_tools::error::{Error, Result};
 
     /// Sends spans to a collector, by HTTP with protobuf, from a thread of its own.
