@@ -76,7 +76,7 @@ impl LocalBackendArgs {
     /// Returns the backend.
     ///
     /// # Errors
-    /// As [`LocalBackend::check`].
+    /// As [`LocalBackend::new`].
     pub fn chosen(self, load: &LoadArgs) -> Result<LocalBackend> {
         LocalBackend::new(self.backend, self.gpu_layers, load)
     }
@@ -89,7 +89,7 @@ impl LocalBackend {
     /// Returns a backend by its name, with the options that are its own.
     ///
     /// # Errors
-    /// As [`LocalBackend::check`].
+    /// A usage error that names an option which the backend does not keep.
     pub fn new(name: LocalName, gpu_layers: GpuLayersArgs, load: &LoadArgs) -> Result<LocalBackend> {
         let backend = LocalBackend { name, gpu_layers: gpu_layers.n_layers() };
         backend.check(load).map(|()| backend)

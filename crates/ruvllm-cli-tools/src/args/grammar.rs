@@ -36,7 +36,7 @@ impl GrammarArgs {
     /// Returns what is asked for, if anything is, once it is known to be sound.
     ///
     /// # Errors
-    /// A failure that names the file that cannot be read, or is no JSON; as [`grammar::check`].
+    /// A failure that names the file that cannot be read, or is no JSON; the engine's, if the grammar is unsound.
     pub fn source(&self) -> Result<Option<GrammarSource>> {
         let source = self.read()?;
         source.as_ref().map_or(Ok(()), grammar::check)?;
