@@ -37,7 +37,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 35] = [
+const LAYERS: [(&str, u8); 36] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
     ("ruvllm-threads", 0),
@@ -69,10 +69,11 @@ const LAYERS: [(&str, u8); 35] = [
     ("ruvllm-api", 8),
     ("ruvllm-server-state", 9),
     ("ruvllm-wasm", 9),
+    ("ruvllm-cli-tools", 9),
     ("ruvllm-server", 10),
-    ("ruvllm-cli", 12),
-    ("ruvllm-node", 13),
-    ("ruvllm-python", 13),
+    ("ruvllm-cli", 11),
+    ("ruvllm-node", 12),
+    ("ruvllm-python", 12),
 ];
 
 /// Crates for tests: others may only name them as dev-dependencies.

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::env;
+use ruvllm_cli_tools::error::Result;
 
 #[cfg(feature = "packs")]
 use crate::commands::packs;
@@ -12,9 +15,6 @@ use crate::commands::{
     list, logits, lora, perplexity, policy, pull, push, quantize, rm, route, run, serve, session, show, sona, tokenize,
     witness,
 };
-use crate::tools::app::App;
-use crate::tools::env;
-use crate::tools::error::Result;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -170,7 +170,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
-    use crate::tools::renamed::RENAMED;
+    use ruvllm_cli_tools::renamed::RENAMED;
 
     #[test]
     fn the_command_line_is_consistent() {

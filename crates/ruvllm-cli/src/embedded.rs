@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, CommandFactory as _, FromArgMatches as _};
+use ruvllm_cli_tools::app::{App, Listener};
+use ruvllm_cli_tools::config::Invocation;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::settings::ProcessSettings;
+use ruvllm_cli_tools::signing_key;
 use ruvllm_learning::SigningKey;
 use ruvllm_server::{ModelSource, ServerOptions};
 
 use crate::cli::{Cli, Command};
-use crate::tools::app::{App, Listener};
-use crate::tools::config::Invocation;
-use crate::tools::env::Settings;
-use crate::tools::error::{Error, Result};
-use crate::tools::signing_key;
 use crate::{clap_line, takes_negatives};
 
 /// Options about connections and the process, which a program has in its own way.
@@ -70,7 +70,7 @@ impl EmbeddedModels {
         }
         let cli = Cli::from_arg_matches(&matches).map_err(wrong)?;
         let Command::Serve(args) = cli.command else { return Err(Error::usage("there is no command")) };
-        let app = App::new(Settings::read(None)?, invocation, None).listened_by(listener).in_log();
+        let app = App::new(ProcessSettings::read(None)?, invocation, None).listened_by(listener).in_log();
         let (names, models, options) = args.embedded(&app)?;
         Ok(EmbeddedModels { names, models, options, home: app.settings.home })
     }

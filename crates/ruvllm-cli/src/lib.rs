@@ -10,23 +10,22 @@
 mod cli;
 mod commands;
 mod embedded;
-mod tools;
 use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::config::{ConfigFile, Invocation};
+use ruvllm_cli_tools::error::{Result, one_line};
+use ruvllm_cli_tools::settings::ProcessSettings;
+use ruvllm_cli_tools::{config, env, interrupt, renamed};
 
 use crate::cli::{Cli, Command};
-use crate::tools::app::App;
-use crate::tools::config::{ConfigFile, Invocation};
-use crate::tools::env::Settings;
-use crate::tools::error::{Result, one_line};
-use crate::tools::{config, env, interrupt, renamed};
 
 pub use embedded::{EmbeddedModels, EmbeddedOption, node_key, options as embedded_options};
-pub use tools::error::Error;
+pub use ruvllm_cli_tools::error::Error;
 
 /// Runs the command that this process was started with.
 pub fn main() -> ExitCode {
@@ -59,7 +58,7 @@ fn start() -> Result<ExitCode> {
     let path = env::config_file(first.map_or_else(|| invocation.config(), |cli| cli.config));
     let (file, settings) = match load(path.as_deref(), &invocation) {
         Ok((file, settings)) => (file, settings),
-        Err(_) if bears_all => (None, Settings::read(None)?),
+        Err(_) if bears_all => (None, ProcessSettings::read(None)?),
         Err(error) => return Err(error),
     };
     let parsed = invocation.parse(file.as_ref()).and_then(|parsed| read(&parsed.matches));
@@ -85,10 +84,10 @@ fn start() -> Result<ExitCode> {
 }
 
 /// Reads the settings file, if there is one, and the environment.
-fn load(path: Option<&Path>, invocation: &Invocation) -> Result<(Option<ConfigFile>, Settings)> {
+fn load(path: Option<&Path>, invocation: &Invocation) -> Result<(Option<ConfigFile>, ProcessSettings)> {
     let known = || config::all(invocation.command());
     let file = path.map(|path| ConfigFile::load(path, &known())).transpose()?;
-    let settings = Settings::read(file.as_ref())?;
+    let settings = ProcessSettings::read(file.as_ref())?;
     Ok((file, settings))
 }
 

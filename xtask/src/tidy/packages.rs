@@ -8,7 +8,7 @@ use crate::shell::{self, cargo};
 
 /// The most packages that a crate may bring, itself included, with its default features or as flags behind its name say
 /// (`cargo tree -e normal`). A new dependency raises the number in the same commit, which says why.
-const CEILINGS: [(&str, usize); 27] = [
+const CEILINGS: [(&str, usize); 28] = [
     ("ruvllm-ggml", 6),
     ("ruvllm-shaders", 1),
     ("ruvllm-gpu", 60),
@@ -35,6 +35,7 @@ const CEILINGS: [(&str, usize); 27] = [
     ("ruvllm-learning", 147),
     ("ruvllm-hub", 75),
     ("ruvllm-api", 160),
+    ("ruvllm-cli-tools", 302),
     ("ruvllm-wasm", 170),
 ];
 

@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table};
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,17 +4,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::cache::session_name;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{bytes, print, print_json, print_line, table, timestamp};
+use ruvllm_cli_tools::values::age;
 use ruvllm_engine::PackedWeights;
 use ruvllm_kvcache::KvError;
 use ruvllm_kvcache::disk::{self, Contents, DiskStore, StoreInfo, StoreOptions};
 use ruvllm_learning::DraftHistoryFile;
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::cache::session_name;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{bytes, print, print_json, print_line, table, timestamp};
-use crate::tools::values::age;
 
 const EXAMPLES: &str = "\
 Examples:

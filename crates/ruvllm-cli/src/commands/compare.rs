@@ -5,21 +5,21 @@ use std::io::{BufReader, BufWriter, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{MAX_CTX, OutputArgs};
+use ruvllm_cli_tools::chart::{self, Axes, Line};
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::machine::MAX_THREADS;
+use ruvllm_cli_tools::output::{bytes, print, print_json, table};
+use ruvllm_cli_tools::rates::{Test, measure, median};
+use ruvllm_cli_tools::text_files::read_text;
+use ruvllm_cli_tools::values::count;
+use ruvllm_cli_tools::work::WorkProgress;
 use ruvllm_convert::check_space;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, LoadOptions, LogitRows, PackedPrediction, log_probability};
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::{MAX_CTX, OutputArgs, count};
-use crate::tools::chart::{self, Axes, Line};
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::machine::MAX_THREADS;
-use crate::tools::output::{bytes, print, print_json, table};
-use crate::tools::rates::{Test, measure, median};
-use crate::tools::text_files::read_text;
-use crate::tools::work::Work;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -161,7 +161,7 @@ impl CompareArgs {
     }
 
     /// Measures the first model and keeps its predictions.
-    fn first(&self, engine: &mut Engine, windows: Vec<Vec<u32>>, bar: &Work) -> Result<(Figures, Reference)> {
+    fn first(&self, engine: &mut Engine, windows: Vec<Vec<u32>>, bar: &WorkProgress) -> Result<(Figures, Reference)> {
         let n_vocab = engine.info().n_vocab;
         let n_scored = windows.iter().map(|window| window.len() - 1 - window.len() / 2).sum::<usize>();
         let folder = std::env::temp_dir();
@@ -231,7 +231,7 @@ fn figures(nll: f64, n_scored: usize, against: Option<Against>) -> Figures {
 }
 
 /// Measures another model against the first.
-fn other(engine: &mut Engine, windows: &[Vec<u32>], reference: &mut Reference, bar: &Work) -> Result<Figures> {
+fn other(engine: &mut Engine, windows: &[Vec<u32>], reference: &mut Reference, bar: &WorkProgress) -> Result<Figures> {
     let name = &engine.info().name;
     if windows != reference.windows || engine.info().n_vocab != reference.n_vocab {
         let line = "has other tokens than the first model; only models of the same vocabulary can be compared";

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::Shell;
-
-use crate::tools::app::App;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::print;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::print;
 
 const EXAMPLES: &str = "\
 Examples:

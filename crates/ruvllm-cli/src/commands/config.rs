@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Subcommand};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::config::{self, COMMANDS, ConfigFile, Origin, ParsedLine, Setting};
+use ruvllm_cli_tools::env;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table};
+use ruvllm_cli_tools::settings::ProcessSettings;
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::config::{self, COMMANDS, ConfigFile, Origin, Parsed, Setting};
-use crate::tools::env;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -136,7 +136,7 @@ impl CheckArgs {
         if self.output.json {
             let problems = lines.iter().map(|(line, text)| json!({ "line": line, "problem": text }));
             let problems: Vec<Value> = problems.collect();
-            print_json(&json!({ "file": path, "settings": file.len(), "problems": problems }))?;
+            print_json(&json!({ "file": path, "settings": file.n_settings(), "problems": problems }))?;
         } else {
             for (line, text) in &lines {
                 let place = line.map_or_else(String::new, |line| format!(":{line}"));
@@ -155,14 +155,14 @@ impl CheckArgs {
         }
         match self.output.json {
             true => Ok(()),
-            false => print_line(&format!("{} is right: {} settings", path.display(), file.len())),
+            false => print_line(&format!("{} is right: {} settings", path.display(), file.n_settings())),
         }
     }
 }
 
 /// Returns what is wrong with settings that are right each for itself.
 fn misfits(app: &App, file: &ConfigFile) -> Vec<String> {
-    let general = env::Settings::read(Some(file)).err().and_then(|error| error.line());
+    let general = ProcessSettings::read(Some(file)).err().and_then(|error| error.line());
     let of_command = |command: &&str| {
         let alone = ["ruvllm", *command].map(OsString::from);
         let error = app.invocation.with_args(alone).parse(Some(file)).err()?;
@@ -217,7 +217,7 @@ fn general(setting: &Setting, file: Option<&ConfigFile>) -> Shown {
 }
 
 /// Returns the value of an option.
-fn of_option(command: &str, setting: &Setting, arg: &Arg, parsed: &Parsed) -> Shown {
+fn of_option(command: &str, setting: &Setting, arg: &Arg, parsed: &ParsedLine) -> Shown {
     let raw = |own: &ArgMatches| {
         let id = arg.get_id().as_str();
         match arg.get_action() {

@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{OutputArgs, convert_type};
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::interrupt;
+use ruvllm_cli_tools::machine::MAX_THREADS;
+use ruvllm_cli_tools::output::{bytes, print_json, print_line};
+use ruvllm_cli_tools::values::count;
 use ruvllm_convert::{ConvertOptions, ConvertSummary, ConvertType, convert};
 use ruvllm_engine::CancelToken;
 use ruvllm_hub::{FolderOrder, HubFile, Resolved, Source, fetch_folder};
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{OutputArgs, convert_type, count};
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::interrupt;
-use crate::tools::machine::MAX_THREADS;
-use crate::tools::output::{bytes, print_json, print_line};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,19 +4,19 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::config::{self, ConfigFile};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::gpus::gpus;
+use ruvllm_cli_tools::machine::Machine;
+use ruvllm_cli_tools::output::{bytes, print, print_json, table};
+use ruvllm_cli_tools::settings::ProcessSettings;
 use ruvllm_convert::available_space;
 use ruvllm_hub::pip_version;
 use ruvllm_kernels::Isa;
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::config::{self, ConfigFile};
-use crate::tools::error::{Error, Result};
-use crate::tools::gpus::gpus;
-use crate::tools::machine::Machine;
-use crate::tools::output::{bytes, print, print_json, table};
-use crate::tools::{check, env};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,7 +141,7 @@ fn settings(app: &App) -> Finding {
         return Finding::new("settings", Verdict::Ok, "no settings file; 'ruvllm config init' makes one");
     };
     let known = config::all(app.invocation.command());
-    let loaded = ConfigFile::load(path, &known).and_then(|file| env::Settings::read(Some(&file)).map(|_| file));
+    let loaded = ConfigFile::load(path, &known).and_then(|file| ProcessSettings::read(Some(&file)).map(|_| file));
     match loaded {
         Err(error) => Finding::new("settings", Verdict::Wrong, error.line().unwrap_or_default()),
         Ok(file) if file.exposes_secrets(&known) => {
@@ -149,9 +149,11 @@ fn settings(app: &App) -> Finding {
                 format!("{} has keys in it, and others may read it: chmod 600, or use api-key-file", path.display());
             Finding::new("settings", Verdict::Note, line)
         }
-        Ok(file) => {
-            Finding::new("settings", Verdict::Ok, format!("{} is right: {} settings", path.display(), file.len()))
-        }
+        Ok(file) => Finding::new(
+            "settings",
+            Verdict::Ok,
+            format!("{} is right: {} settings", path.display(), file.n_settings()),
+        ),
     }
 }
 

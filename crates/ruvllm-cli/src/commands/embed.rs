@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{LoadArgs, OutputArgs};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print_json, print_line};
+use ruvllm_cli_tools::text_files::read_lines;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, Pooling, Readout};
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::{LoadArgs, OutputArgs};
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print_json, print_line};
-use crate::tools::text_files::read_lines;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,6 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{MAX_CTX, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::calibration::EngineCalibration;
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::interrupt;
+use ruvllm_cli_tools::machine::MAX_THREADS;
+use ruvllm_cli_tools::output::{print_json, print_line};
+use ruvllm_cli_tools::text_files::read_text;
+use ruvllm_cli_tools::values::count;
 use ruvllm_convert::{
     ConvertError, ImatrixProgress, ImatrixRun, ImportanceSums, compute_imatrix, measure_sensitivities,
 };
@@ -12,16 +22,6 @@ use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, LoadOptions};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-
-use crate::tools::app::App;
-use crate::tools::args::{MAX_CTX, ModelArgs, OutputArgs, count};
-use crate::tools::calibration::EngineCalibration;
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::interrupt;
-use crate::tools::machine::MAX_THREADS;
-use crate::tools::output::{print_json, print_line};
-use crate::tools::text_files::read_text;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,18 +4,17 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{LoadArgs, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::interrupt;
+use ruvllm_cli_tools::learning::{TENANT, check_place, open, stats_json, tell};
+use ruvllm_cli_tools::output::{self, print_json, print_line};
+use ruvllm_cli_tools::text_files::read_text;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, LoadOptions};
 use ruvllm_learning::{Correctness, ReadSums, TenantLearning, learn_document};
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::{LoadArgs, ModelArgs, OutputArgs};
-use crate::tools::error::{Error, Result};
-use crate::tools::interrupt;
-use crate::tools::learning::{TENANT, check_place, open, stats_json, tell};
-use crate::tools::output::{self, print_json, print_line};
-use crate::tools::text_files::read_text;
 
 const EXAMPLES: &str = "\
 Examples:

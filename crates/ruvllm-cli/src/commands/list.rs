@@ -3,15 +3,14 @@
 use std::path::Path;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::describe;
+use ruvllm_cli_tools::error::Result;
+use ruvllm_cli_tools::output::{bytes, print, print_json, table};
 use ruvllm_gguf::GgufFile;
 use ruvllm_hub::{Entry, Model, Registry};
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::describe;
-use crate::tools::error::Result;
-use crate::tools::output::{bytes, print, print_json, table};
 
 /// Options of `ruvllm list`.
 #[derive(Args, Debug)]

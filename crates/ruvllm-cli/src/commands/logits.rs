@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::backend::LocalBackendArgs;
+use ruvllm_cli_tools::error::{Error, Result, io_reason};
+use ruvllm_cli_tools::out_file::OutFile;
+use ruvllm_cli_tools::output::{print_json, print_line};
+use ruvllm_cli_tools::text_files::read_text;
+use ruvllm_cli_tools::values::count;
 use ruvllm_engine::{Engine, EngineError, ErrorKind};
 use ruvllm_gguf::{GgufFile, Value};
 use serde::Deserialize;
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, count};
-use crate::tools::backend::LocalBackendArgs;
-use crate::tools::error::{Error, Result, io_reason};
-use crate::tools::out_file::OutFile;
-use crate::tools::output::{print_json, print_line};
-use crate::tools::text_files::read_text;
 
 const EXAMPLES: &str = "\
 Example:
@@ -36,7 +36,7 @@ pub struct LogitsArgs {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Tokens computed at once; the result does not depend on it
-    #[arg(long, value_name = "N", default_value = "512", value_parser = count::<1, { crate::tools::args::MAX_CTX }>)]
+    #[arg(long, value_name = "N", default_value = "512", value_parser = count::<1, { ruvllm_cli_tools::args::MAX_CTX }>)]
     chunk: usize,
     #[command(flatten)]
     model: ModelArgs,

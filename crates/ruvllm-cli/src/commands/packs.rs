@@ -3,18 +3,17 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::error::Result;
+use ruvllm_cli_tools::out_file::OutFile;
+use ruvllm_cli_tools::output::{print, print_json, print_line, table};
+use ruvllm_cli_tools::packs::{folder, open, record};
+use ruvllm_cli_tools::signing_key;
 use ruvllm_packs::{
     Finding, InstalledPack, PackFile, PackFolder, Revocation, Timing, TrustedKey, VerifiedPack, bench, read_pack,
 };
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::error::Result;
-use crate::tools::out_file::OutFile;
-use crate::tools::output::{print, print_json, print_line, table};
-use crate::tools::packs::{folder, open, record};
-use crate::tools::signing_key;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,16 +4,16 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{LoadArgs, MAX_CTX, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::backend::LocalBackendArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print_json, print_line};
+use ruvllm_cli_tools::text_files::read_text;
+use ruvllm_cli_tools::values::count;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{LoadOptions, Perplexity, PerplexityOptions};
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::{LoadArgs, MAX_CTX, ModelArgs, OutputArgs, count};
-use crate::tools::backend::LocalBackendArgs;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print_json, print_line};
-use crate::tools::text_files::read_text;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_api::record::policy_json;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table, timestamp};
+use ruvllm_cli_tools::values::age;
+use ruvllm_cli_tools::witness_store::StoreArgs;
 use ruvllm_engine::KvPolicy;
 use ruvllm_learning::Consolidate;
 use ruvllm_learning::autotune::{Batch, DraftLimits};
@@ -11,11 +15,6 @@ use ruvllm_router::Weighing;
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
 use ruvllm_sona::{SonaError, now_ms};
 use serde_json::{Value, json};
-
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table, timestamp};
-use crate::tools::values::age;
-use crate::tools::witness_store::StoreArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -192,7 +191,7 @@ impl SetArgs {
             return Err(Error::usage(line));
         }
         let names = self.value.as_object().into_iter().flat_map(|fields| fields.keys());
-        names.filter_map(|name| crate::tools::renamed::notice(name)).for_each(|line| eprintln!("{line}"));
+        names.filter_map(|name| ruvllm_cli_tools::renamed::notice(name)).for_each(|line| eprintln!("{line}"));
         let policy = NewPolicy::new(self.kind, &self.context, &self.value).map_err(failed)?;
         let mut policy = policy.by_operator().because(&self.reason);
         policy.tenant.clone_from(&self.tenant);

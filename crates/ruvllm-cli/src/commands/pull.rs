@@ -1,14 +1,13 @@
 //! `ruvllm pull`: bring a model to this machine.
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{NamedModelArgs, OutputArgs, convert_type};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{bytes, print_json, print_line};
 use ruvllm_convert::ConvertType;
 use ruvllm_hub::Resolved;
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{NamedModelArgs, OutputArgs, convert_type};
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{bytes, print_json, print_line};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,13 +5,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{bytes, print, print_json, table};
 use ruvllm_hub::{Publication, PublishOptions, PublishedFile, Pushed, push};
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{bytes, print, print_json, table};
 
 /// The most bytes of a table.
 const TABLE_BYTES_MAX: u64 = 1 << 20;

@@ -7,20 +7,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::Result;
+use ruvllm_cli_tools::interrupt;
+use ruvllm_cli_tools::machine::MAX_THREADS;
+use ruvllm_cli_tools::output::{bytes, print_json, print_line};
+use ruvllm_cli_tools::values::count;
 use ruvllm_convert::{
-    Budget, ConvertError, ConvertErrorKind, ImportanceMatrix, KeepRule, QuantizeOptions, QuantizeSummary, Recipe,
-    RowQuantizer, quantize,
+    Budget, ImportanceMatrix, KeepRule, QuantizeOptions, QuantizeSummary, Recipe, RowQuantizer, quantize,
 };
 use ruvllm_engine::CancelToken;
 use serde_json::{Map, Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::{OutputArgs, count};
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::interrupt;
-use crate::tools::machine::MAX_THREADS;
-use crate::tools::output::{bytes, print_json, print_line};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,16 +88,6 @@ fn rule(text: &str) -> std::result::Result<KeepRule, String> {
     KeepRule::parse(text).map_err(|error| error.to_string())
 }
 
-impl From<ConvertError> for Error {
-    fn from(error: ConvertError) -> Error {
-        match error.kind() {
-            ConvertErrorKind::Usage => Error::usage(error),
-            ConvertErrorKind::Cancelled => Error::Interrupted,
-            _ => Error::failure(error),
-        }
-    }
-}
-
 impl QuantizeArgs {
     /// Quantises the model and says what came of it.
     ///
@@ -143,7 +132,7 @@ impl QuantizeArgs {
     /// Returns the packs that quantise rows.
     #[cfg(feature = "packs")]
     fn row_quantizer(&self, app: &App) -> Result<Option<Arc<dyn RowQuantizer>>> {
-        crate::tools::packs::row_quantizer(app, self.pack.as_deref())
+        ruvllm_cli_tools::packs::row_quantizer(app, self.pack.as_deref())
     }
 
     #[cfg(not(feature = "packs"))]

@@ -1,12 +1,11 @@
 //! `ruvllm rm`: remove a pulled model.
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{NamedModelArgs, OutputArgs};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{bytes, print_json, print_line};
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{NamedModelArgs, OutputArgs};
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{bytes, print_json, print_line};
 
 /// Options of `ruvllm rm`.
 #[derive(Args, Debug)]

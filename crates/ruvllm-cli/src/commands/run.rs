@@ -4,25 +4,24 @@ use std::io::{IsTerminal, Read};
 
 use clap::Args;
 use ruvllm_backend::CompletionRequest;
+use ruvllm_cli_tools::answer::{answer_shown, speed_line, summary_json};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::cache::CacheArgs;
+use ruvllm_cli_tools::args::grammar::GrammarArgs;
+use ruvllm_cli_tools::args::sampling::SamplingArgs;
+use ruvllm_cli_tools::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::error::{Error, Result, io_reason};
+use ruvllm_cli_tools::learning::LearningArgs;
+use ruvllm_cli_tools::lora::LoraArgs;
+use ruvllm_cli_tools::output::{print, print_json};
+use ruvllm_cli_tools::remote::{self, BackendArgs, Chosen};
+use ruvllm_cli_tools::resume::Resume;
+use ruvllm_cli_tools::speculation::SpeculationArgs;
+use ruvllm_cli_tools::template::{self, TemplateArgs};
+use ruvllm_cli_tools::values::{MaxTokens, some_text, unescaped};
 use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GrammarSource, LoadOptions, PromptOptions};
 use ruvllm_learning::Task;
 use serde_json::json;
-
-use crate::tools::answer::{answer_shown, speed_line, summary_json};
-use crate::tools::app::App;
-use crate::tools::args::cache::CacheArgs;
-use crate::tools::args::grammar::GrammarArgs;
-use crate::tools::args::sampling::SamplingArgs;
-use crate::tools::args::speculation::SpeculationArgs;
-use crate::tools::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs};
-use crate::tools::error::{Error, Result, io_reason};
-use crate::tools::learning::LearningArgs;
-use crate::tools::lora::LoraArgs;
-use crate::tools::output::{print, print_json};
-use crate::tools::remote::{self, BackendArgs, Chosen};
-use crate::tools::resume::Resume;
-use crate::tools::template::{self, TemplateArgs};
-use crate::tools::values::{MaxTokens, some_text, unescaped};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_api::session::{SESSION_DIM, session_json};
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table, timestamp};
+use ruvllm_cli_tools::values::age;
+use ruvllm_cli_tools::witness_store::StoreArgs;
 use ruvllm_router::HashedWords;
 use ruvllm_sona::session::SessionIndex;
 use ruvllm_sona::{SonaError, now_ms};
 use serde_json::json;
-
-use crate::tools::args::OutputArgs;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table, timestamp};
-use crate::tools::values::age;
-use crate::tools::witness_store::StoreArgs;
 
 const EXAMPLES: &str = "\
 Examples:

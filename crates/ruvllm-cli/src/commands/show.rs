@@ -3,16 +3,15 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{NamedModelArgs, OutputArgs};
+use ruvllm_cli_tools::describe::{quantization, type_totals};
+use ruvllm_cli_tools::error::{Result, one_line};
+use ruvllm_cli_tools::hub::{Header, open_header};
+use ruvllm_cli_tools::output::{bytes, count, print, print_json, table};
 use ruvllm_gguf::{Array, GgufFile, Value};
 use ruvllm_hub::OllamaParts;
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{NamedModelArgs, OutputArgs};
-use crate::tools::describe::{quantization, type_totals};
-use crate::tools::error::{Result, one_line};
-use crate::tools::hub::{Header, open_header};
-use crate::tools::output::{bytes, count, print, print_json, table};
 
 const EXAMPLES: &str = "\
 Examples:

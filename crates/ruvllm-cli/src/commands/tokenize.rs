@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{ModelArgs, OutputArgs};
+use ruvllm_cli_tools::error::Result;
+use ruvllm_cli_tools::output::{print, print_json, table};
+use ruvllm_cli_tools::text_files::read_lines;
 use ruvllm_engine::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_gguf::GgufFile;
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{ModelArgs, OutputArgs};
-use crate::tools::error::Result;
-use crate::tools::output::{print, print_json, table};
-use crate::tools::text_files::read_lines;
 
 const EXAMPLES: &str = "\
 Examples:

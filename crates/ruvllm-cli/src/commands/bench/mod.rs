@@ -4,16 +4,16 @@
 mod profile;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{LoadArgs, MAX_CTX, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::backend::LocalBackendArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::machine::peak_bytes;
+use ruvllm_cli_tools::output::{bytes, print, print_json, table};
+use ruvllm_cli_tools::rates::{Test, measure, median};
+use ruvllm_cli_tools::values::count;
 use ruvllm_engine::{Engine, LoadOptions, LogitRows};
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{LoadArgs, MAX_CTX, ModelArgs, OutputArgs, count};
-use crate::tools::backend::LocalBackendArgs;
-use crate::tools::error::{Error, Result};
-use crate::tools::machine::peak_bytes;
-use crate::tools::output::{bytes, print, print_json, table};
-use crate::tools::rates::{Test, measure, median};
 
 const EXAMPLES: &str = "\
 Examples:

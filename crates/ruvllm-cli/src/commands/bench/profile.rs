@@ -3,14 +3,13 @@
 use std::path::Path;
 
 use ruvllm_backend::TokenModel;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::backend::LocalBackend;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{bytes, print, print_json, table};
 use ruvllm_engine::LoadOptions;
 use ruvllm_wgpu::KernelTime;
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::backend::LocalBackend;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{bytes, print, print_json, table};
 
 /// The passes that are timed: a token after each so many others, and prompts of each so many tokens.
 pub(super) struct Passes<'a> {

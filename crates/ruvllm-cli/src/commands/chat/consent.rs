@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use regex::Regex;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
+use ruvllm_cli_tools::error::{Error, Result};
 use ruvllm_mcp::{McpTool, visible};
-
-use crate::tools::error::{Error, Result};
 
 /// The most characters of arguments that are shown, unless all are asked for.
 const SHOWN_CHARS: usize = 400;

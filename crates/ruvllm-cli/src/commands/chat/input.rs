@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-
-use crate::tools::error::{Error, Result, io_reason};
+use ruvllm_cli_tools::error::{Error, Result, io_reason};
 
 /// Request of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]

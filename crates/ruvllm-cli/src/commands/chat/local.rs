@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use ruvllm_api::reading::{AnswerEvent, AnswerReader, Whole};
 use ruvllm_api::tools::Offer;
+use ruvllm_cli_tools::answer::{answer_shown, speed_line, summary_json};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{Ui, bytes};
+use ruvllm_cli_tools::resume::Resume;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Grammar, Speculation};
@@ -11,10 +15,6 @@ use ruvllm_learning::{Correctness, Learning, Question, Task, TenantLearning};
 use serde_json::Value;
 
 use crate::commands::chat::session::{Answers, Said, Talk};
-use crate::tools::answer::{answer_shown, speed_line, summary_json};
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{Ui, bytes};
-use crate::tools::resume::Resume;
 
 /// A loaded model.
 pub struct LocalModel {

@@ -2,13 +2,13 @@
 
 use ruvllm_api::remote::{conversation, offered};
 use ruvllm_backend::{CompletionRequest, Completions};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::Ui;
+use ruvllm_cli_tools::remote;
 use ruvllm_engine::SamplingParams;
 use ruvllm_remote::RemoteBackend;
 
 use crate::commands::chat::session::{Answers, Said, Talk};
-use crate::tools::error::{Error, Result};
-use crate::tools::output::Ui;
-use crate::tools::remote;
 
 /// A model of another server.
 pub struct RemoteModel {

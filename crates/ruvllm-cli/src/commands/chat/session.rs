@@ -4,15 +4,15 @@ use std::path::Path;
 
 use ruvllm_api::reading::ToolCall;
 use ruvllm_api::tools::Offer;
+use ruvllm_cli_tools::args::sampling::MIROSTATS;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{Ui, print, print_json, print_line};
+use ruvllm_cli_tools::values::{MaxTokens, Seed};
 use ruvllm_engine::{Mirostat, SamplingParams};
 use serde_json::{Value, json};
 
 use crate::commands::chat::local::Begun;
 use crate::commands::chat::toolbox::Toolbox;
-use crate::tools::args::sampling::MIROSTATS;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{Ui, print, print_json, print_line};
-use crate::tools::values::{MaxTokens, Seed};
 
 /// The most calls of one answer that are run.
 const N_CALLS_MAX: usize = 16;
@@ -342,7 +342,7 @@ impl Session {
     /// # Errors
     /// A failure that names the file and says what is wrong with it.
     pub fn load(&mut self, file: &Path) -> Result<()> {
-        let text = crate::tools::text_files::read_text(file)?;
+        let text = ruvllm_cli_tools::text_files::read_text(file)?;
         let (system, messages) = read_conversation(&text)
             .ok_or_else(|| Error::failure(format_args!("{} is no conversation that /save wrote", file.display())))?;
         (self.system, self.messages) = (system, messages);
@@ -465,7 +465,7 @@ fn setting<'a>(sampling: &'a mut SamplingParams, name: &str) -> Option<Setting<'
 
 fn set(sampling: &mut SamplingParams, key: &str, value: &str) -> Result<()> {
     let name = key.replace('_', "-");
-    if let Some(line) = crate::tools::renamed::notice(&format!("--{name}")) {
+    if let Some(line) = ruvllm_cli_tools::renamed::notice(&format!("--{name}")) {
         eprintln!("{line}");
     }
     match setting(sampling, &name) {

@@ -7,6 +7,10 @@ use std::rc::Rc;
 
 use clap::Parser;
 use ruvllm_api::reading::ToolCall;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::config::Invocation;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::settings::ProcessSettings;
 use ruvllm_engine::SamplingParams;
 use ruvllm_engine::tools::ToolChoice;
 use serde_json::{Value, json};
@@ -14,10 +18,6 @@ use serde_json::{Value, json};
 use super::local::Begun;
 use super::session::{Answers, Said, Session, Settings, Talk};
 use super::toolbox::McpArgs;
-use crate::tools::app::App;
-use crate::tools::config::Invocation;
-use crate::tools::env;
-use crate::tools::error::{Error, Result};
 
 /// A question to the model: the conversation, and the tools that were offered.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ fn begin(options: &[&str], answers: impl IntoIterator<Item = Said>) -> (Session,
     let file = file.to_string_lossy().into_owned();
     let args = Options::parse_from(["chat", "--mcp", &file].iter().chain(options)).mcp;
     let invocation = Invocation::new(clap::Command::new("ruvllm"), []);
-    let app = App::new(env::Settings::read(None).expect("a sound environment"), invocation, None);
+    let app = App::new(ProcessSettings::read(None).expect("a sound environment"), invocation, None);
     let plan = args.plan(false).expect("a sound file").expect("there is one");
     let toolbox = plan.start(&app, Some(4096)).expect("the server starts");
     let asked = Rc::new(RefCell::new(Vec::new()));

@@ -7,15 +7,15 @@ use std::time::Instant;
 use clap::Args;
 use ruvllm_api::reading::ToolCall;
 use ruvllm_api::tools::Offer;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::interrupt;
+use ruvllm_cli_tools::output::{Ui, bytes, table};
 use ruvllm_engine::tools::{Tool, ToolChoice};
 use ruvllm_mcp::{McpCancel, McpConfig, McpErrorKind, McpLimits, McpServers, McpTool, visible};
 use serde_json::{Map, Value, json};
 
 use crate::commands::chat::consent::{Consent, Verdict};
-use crate::tools::app::App;
-use crate::tools::error::{Error, Result};
-use crate::tools::interrupt;
-use crate::tools::output::{Ui, bytes, table};
 
 /// Rounds of calls where none are given.
 const N_ROUNDS: usize = 8;

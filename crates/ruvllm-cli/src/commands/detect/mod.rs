@@ -4,15 +4,15 @@ mod costs;
 mod model;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{MAX_CTX, OutputArgs};
+use ruvllm_cli_tools::error::Result;
+use ruvllm_cli_tools::gpus::gpus;
+use ruvllm_cli_tools::machine::{Machine, default_threads};
+use ruvllm_cli_tools::output::{bytes, print, print_json, table};
+use ruvllm_cli_tools::values::count;
 use ruvllm_kernels::{Isa, matmul};
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{MAX_CTX, OutputArgs, count};
-use crate::tools::error::Result;
-use crate::tools::gpus::gpus;
-use crate::tools::machine::{Machine, default_threads};
-use crate::tools::output::{bytes, print, print_json, table};
 
 const EXAMPLES: &str = "\
 Examples:

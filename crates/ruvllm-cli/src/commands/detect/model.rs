@@ -1,5 +1,11 @@
 //! `ruvllm detect --model M`: which quantisation of a model suits this machine.
 
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::describe::quantization;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::hub::{Header, open_header};
+use ruvllm_cli_tools::machine::Machine;
+use ruvllm_cli_tools::output::{bytes, count, print, print_json, table};
 use ruvllm_convert::quantized_sizes;
 use ruvllm_engine::{KvPolicy, read_bandwidth};
 use ruvllm_gguf::{GgmlType, GgufFile};
@@ -8,12 +14,6 @@ use ruvllm_model::{ExpansionSpec, LatentAttentionSpec, MixerSpec, ModelSpec};
 use serde_json::{Value, json};
 
 use crate::commands::detect::costs::{COSTS, Cost, KL_PAGE, PERPLEXITY_PAGE, READ_SHARE, READ_SHARE_PAGE};
-use crate::tools::app::App;
-use crate::tools::describe::quantization;
-use crate::tools::error::{Error, Result};
-use crate::tools::hub::{Header, open_header};
-use crate::tools::machine::Machine;
-use crate::tools::output::{bytes, count, print, print_json, table};
 
 /// Share of the free memory that weights and context may take.
 const MEMORY_SHARE: f64 = 0.9;

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print_json, print_line};
+use ruvllm_cli_tools::routing::{EmbedderArgs, embed_all};
 use ruvllm_router::Rows;
 use serde::Deserialize;
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print_json, print_line};
-use crate::tools::routing::{EmbedderArgs, embed_all};
 
 /// The places of a search that count.
 const N_PLACES: usize = 10;
@@ -45,7 +44,7 @@ struct Embedded {
 }
 
 fn read<T: for<'a> Deserialize<'a>>(path: &std::path::Path) -> Result<Vec<T>> {
-    let text = crate::tools::text_files::read_text(path)?;
+    let text = ruvllm_cli_tools::text_files::read_text(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let parse = |(i, line): (usize, &str)| {
         serde_json::from_str(line).map_err(|e| Error::failure(format_args!("{} line {}: {e}", path.display(), i + 1)))

@@ -7,6 +7,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{LoadArgs, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::out_file::OutFile;
+use ruvllm_cli_tools::output::{print_json, print_line, table};
+use ruvllm_cli_tools::text_files::read_text;
+use ruvllm_cli_tools::values::count;
+use ruvllm_cli_tools::{check, interrupt, learning};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, EngineError, ErrorKind, LoadOptions};
 use ruvllm_learning::{
@@ -16,13 +24,6 @@ use serde_json::{Value, json};
 
 use crate::commands::eval::plot::{self, Panel};
 use crate::commands::eval::statistics::{Change, change, curve};
-use crate::tools::app::App;
-use crate::tools::args::{LoadArgs, ModelArgs, OutputArgs, count};
-use crate::tools::error::{Error, Result};
-use crate::tools::out_file::OutFile;
-use crate::tools::output::{print_json, print_line, table};
-use crate::tools::text_files::read_text;
-use crate::tools::{check, interrupt, learning};
 
 const EXAMPLES: &str = "\
 Examples:

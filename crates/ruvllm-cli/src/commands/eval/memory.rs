@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use clap::Args;
+use ruvllm_cli_tools::answer::answer;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{LoadArgs, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print_json, print_line, table};
+use ruvllm_cli_tools::values::count;
+use ruvllm_cli_tools::{interrupt, learning};
 use ruvllm_engine::{CancelToken, Engine, GenerateRequest, LoadOptions, SamplingParams};
 use ruvllm_learning::{
     AnswerScore, Correctness, Learning, LearningOptions, Question, Task, TenantLearning, score_answer,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-use crate::tools::answer::answer;
-use crate::tools::app::App;
-use crate::tools::args::{LoadArgs, ModelArgs, OutputArgs, count};
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print_json, print_line, table};
-use crate::tools::{interrupt, learning};
 
 const AFTER_HELP: &str = "\
 100 invented facts are told once and asked again: in the same words, in others, and of a neighbour that
@@ -124,7 +124,7 @@ impl MemoryArgs {
         let step = facts.len() / self.facts;
         let facts: Vec<Fact> = facts.into_iter().step_by(step).take(self.facts).collect();
         let unrelated: Vec<&str> = UNRELATED.lines().take(self.unrelated).collect();
-        crate::tools::check::writable_folder(&app.settings.learned_dir())?;
+        ruvllm_cli_tools::check::writable_folder(&app.settings.learned_dir())?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1, ..self.load.options(&app.settings, None) })?;
         let options = LearningOptions { prompts: false, ..LearningOptions::default() };

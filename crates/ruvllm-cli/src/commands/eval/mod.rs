@@ -8,9 +8,8 @@ mod roles;
 mod routing;
 mod statistics;
 use clap::{Args, Subcommand};
-
-use crate::tools::app::App;
-use crate::tools::error::Result;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::error::Result;
 
 /// `ruvllm eval`.
 #[derive(Args, Debug)]

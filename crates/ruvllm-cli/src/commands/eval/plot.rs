@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::tools::chart::escaped;
+use ruvllm_cli_tools::chart::escaped;
 
 /// Colours of lines, for black and white too in their order of lightness.
 const COLOURS: [&str; 8] = ["#1b4f72", "#b03a2e", "#1e8449", "#9a7d0a", "#6c3483", "#a04000", "#148f77", "#566573"];

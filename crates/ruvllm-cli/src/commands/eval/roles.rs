@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table};
+use ruvllm_cli_tools::routing::{EmbedderArgs, embed_all};
+use ruvllm_cli_tools::values::count;
 use ruvllm_router::Rows;
 use ruvllm_router::evaluate::{Confusion, calibration_error, grouped_folds, wilson};
 use ruvllm_router::roles::{
     N_ROLES, Role, RoleClassifier, RoleExample, RoleOptions, examples, group_number, read_examples,
 };
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::{OutputArgs, count};
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table};
-use crate::tools::routing::{EmbedderArgs, embed_all};
 
 /// Options of `ruvllm eval roles`.
 #[derive(Args, Debug)]
@@ -49,7 +49,7 @@ impl RolesArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
         let mut examples = match &self.examples {
             None => examples(),
-            Some(path) => read_examples(&crate::tools::text_files::read_text(path)?).map_err(Error::failure)?,
+            Some(path) => read_examples(&ruvllm_cli_tools::text_files::read_text(path)?).map_err(Error::failure)?,
         };
         if self.null {
             let n = examples.len();

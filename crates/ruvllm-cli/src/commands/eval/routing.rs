@@ -3,21 +3,21 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::chart::{self, Axes, Line};
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table};
+use ruvllm_cli_tools::routing::expect::Lesson;
+use ruvllm_cli_tools::routing::outcomes::{self, Grouping};
+use ruvllm_cli_tools::routing::{EmbedderArgs, alone_json};
+use ruvllm_cli_tools::values::{count, fraction};
 use ruvllm_router::evaluate::{
     Answers, bootstrap, calibration_error, cost_quality, grouped_folds, spent, weighing_that_keeps,
 };
 use ruvllm_router::{Link, Logistic, Neighbours, RouterError, Rows, TrainOptions, Weighing, expected_costs};
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::{OutputArgs, count, fraction};
-use crate::tools::chart::{self, Axes, Line};
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table};
-use crate::tools::routing::expect::Lesson;
-use crate::tools::routing::outcomes::{self, Grouping};
-use crate::tools::routing::{EmbedderArgs, alone_json};
 
 /// Options of `ruvllm eval routing`.
 #[derive(Args, Debug)]

@@ -4,6 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{ModelArgs, OutputArgs};
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::lora::{LoraArg, check_there, locate};
+use ruvllm_cli_tools::output::{bytes, print_json, print_line};
 use ruvllm_engine::LoadOptions;
 use ruvllm_gguf::GgufFile;
 use ruvllm_lora::Adapter;
@@ -12,12 +18,6 @@ use ruvllm_lora::merge::{Merged, Method, merge};
 use serde_json::json;
 
 use super::{check_out, facts, read, told, write};
-use crate::tools::app::App;
-use crate::tools::args::{ModelArgs, OutputArgs};
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::lora::{LoraArg, check_there, locate};
-use crate::tools::output::{bytes, print_json, print_line};
 
 /// Options of `ruvllm lora merge`.
 #[derive(Args, Debug)]

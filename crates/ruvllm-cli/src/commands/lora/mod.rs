@@ -7,18 +7,17 @@ mod merge;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{ModelArgs, OutputArgs};
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::lora::{check_there, folder, locate};
+use ruvllm_cli_tools::output::{bytes, count, print, print_json, print_line, table};
 use ruvllm_gguf::GgufFile;
 use ruvllm_lora::Adapter;
 use ruvllm_lora::format::{self, ModelFacts, gguf, peft};
 use ruvllm_lora::manager::check_name;
 use serde_json::json;
-
-use crate::tools::app::App;
-use crate::tools::args::{ModelArgs, OutputArgs};
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::lora::{check_there, folder, locate};
-use crate::tools::output::{bytes, count, print, print_json, print_line, table};
 
 const EXAMPLES: &str = "\
 Examples:

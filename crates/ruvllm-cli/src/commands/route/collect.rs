@@ -4,17 +4,18 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use ruvllm_cli_tools::answer;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{LoadArgs, MAX_CTX, OutputArgs};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::out_file::OutFile;
+use ruvllm_cli_tools::output::{print_json, print_line};
+use ruvllm_cli_tools::values::count;
 use ruvllm_engine::{Engine, FinishReason, GenerateRequest, SamplingParams};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::commands::route::check::Check;
-use crate::tools::answer;
-use crate::tools::app::App;
-use crate::tools::args::{LoadArgs, MAX_CTX, OutputArgs, count};
-use crate::tools::error::{Error, Result};
-use crate::tools::out_file::OutFile;
-use crate::tools::output::{print_json, print_line};
 
 const CHECKS: &str = "\
 A task is a line {\"prompt\": TEXT, \"check\": CHECK} with a \"subject\" and a \"template\" where some belong together.
@@ -96,7 +97,7 @@ impl CollectArgs {
     }
 
     fn tasks(&self) -> Result<Vec<Task>> {
-        let text = crate::tools::text_files::read_text(&self.tasks)?;
+        let text = ruvllm_cli_tools::text_files::read_text(&self.tasks)?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let read = |(i, line): (usize, &str)| {
             let wrong = |why: String| Error::failure(format_args!("{} line {}: {why}", self.tasks.display(), i + 1));

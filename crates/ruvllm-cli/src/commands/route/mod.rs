@@ -4,14 +4,13 @@ mod check;
 mod collect;
 mod train;
 use clap::{Args, Subcommand};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print_json, print_line};
+use ruvllm_cli_tools::routing::{RouterArgs, embed_all};
 use ruvllm_learning::{Decision, ModelRouter};
 use serde_json::Value;
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print_json, print_line};
-use crate::tools::routing::{RouterArgs, embed_all};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,6 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table};
+use ruvllm_cli_tools::routing::expect::{Lesson, expect};
+use ruvllm_cli_tools::routing::outcomes::{self, Grouping};
+use ruvllm_cli_tools::routing::{EmbedderArgs, RouterArgs, alone_json, embed_all};
+use ruvllm_cli_tools::values::fraction;
 use ruvllm_learning::{EmbedderName, ModelRouter, NearestIndex};
 use ruvllm_router::evaluate::{Answers, Spent, calibration_error, spent, weighing_that_keeps};
 use ruvllm_router::roles::{RoleClassifier, RoleOptions, examples};
@@ -10,15 +19,6 @@ use ruvllm_router::routes::SemanticRoutes;
 use ruvllm_router::{Model, Progress, Rows, TrainOptions, Weighing};
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::{OutputArgs, fraction};
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table};
-use crate::tools::routing::expect::{Lesson, expect};
-use crate::tools::routing::outcomes::{self, Grouping};
-use crate::tools::routing::{EmbedderArgs, RouterArgs, alone_json, embed_all};
 
 /// Options of `ruvllm route train`.
 #[derive(Args, Debug)]
@@ -136,7 +136,7 @@ struct Example {
 
 /// Reads the examples of named routes.
 fn read_examples(path: &Path) -> Result<Vec<Example>> {
-    let text = crate::tools::text_files::read_text(path)?;
+    let text = ruvllm_cli_tools::text_files::read_text(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let read = |(i, line): (usize, &str)| {
         serde_json::from_str::<Example>(line)

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-
-use crate::tools::error::{Error, Result, one_line};
+use ruvllm_cli_tools::error::{Error, Result, one_line};
 
 /// The fewest characters of a key.
 const KEY_CHARS_MIN: usize = 8;

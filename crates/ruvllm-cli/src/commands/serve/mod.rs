@@ -2,6 +2,7 @@
 
 mod adapter;
 mod llama_server;
+mod log;
 mod options;
 mod reload;
 mod remote;
@@ -9,23 +10,24 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::cache::CacheSizeArgs;
+use ruvllm_cli_tools::args::sampling::SamplingArgs;
+use ruvllm_cli_tools::args::{ContextArgs, LoadArgs, MAX_CTX};
+use ruvllm_cli_tools::backend::LocalBackend;
+use ruvllm_cli_tools::error::{Error, Result, one_line};
+use ruvllm_cli_tools::remote::{BackendArgs, Chosen};
+use ruvllm_cli_tools::speculation::{DraftHistoryArgs, SpeculationArgs};
+use ruvllm_cli_tools::template::{self, TemplateArgs};
+use ruvllm_cli_tools::values::count;
+use ruvllm_cli_tools::{check, interrupt, lora, output};
 use ruvllm_engine::{KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
 use ruvllm_server::{AdapterOptions, DraftTextsOptions, KeyOptions, ModelSource, ServerOptions};
 
-use crate::tools::app::App;
-use crate::tools::args::cache::CacheSizeArgs;
-use crate::tools::args::sampling::SamplingArgs;
-use crate::tools::args::speculation::{DraftHistoryArgs, SpeculationArgs};
-use crate::tools::args::{ContextArgs, LoadArgs, MAX_CTX, count};
-use crate::tools::backend::LocalBackend;
-use crate::tools::error::{Error, Result, one_line};
-use crate::tools::log::{self, LogFormat};
-use crate::tools::remote::{BackendArgs, Chosen};
-use crate::tools::template::{self, TemplateArgs};
-use crate::tools::{check, interrupt, lora, output};
 use adapter::AdapterArg;
 use llama_server::{LlamaServerArgs, words_of};
+use log::LogFormat;
 use reload::SettingsReload;
 use ruvllm_hub::DEFAULT_MODEL;
 

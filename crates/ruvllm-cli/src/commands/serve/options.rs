@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::error::{Error, Result};
 use ruvllm_learning::{BackgroundOptions, LearningOptions, MaintenanceOptions};
 use ruvllm_server::{BatchOptions, KeyOptions, ServerOptions, TlsOptions};
 use ruvllm_witness::WitnessOptions;
 
 use super::{Kept, ServeArgs};
-use crate::tools::app::App;
-use crate::tools::error::{Error, Result};
 
 impl ServeArgs {
     /// Returns the options of the server.

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use clap::{ArgMatches, Command, FromArgMatches as _};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::config::{self, ConfigFile, Setting, is_reloaded};
+use ruvllm_cli_tools::error::{Error, Result};
 use ruvllm_server::{ModelUpdate, Reload, Update};
 
 use super::llama_server::words_of;
+use super::log::LevelsHandle;
 use super::{ServeArgs, lora};
-use crate::tools::app::App;
-use crate::tools::config::{self, ConfigFile, Setting, is_reloaded};
-use crate::tools::error::{Error, Result};
-use crate::tools::log::LevelsHandle;
 
 /// Name of the command whose settings these are.
 const SERVE: &str = "serve";

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use ruvllm_backend::Completions as _;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::remote;
 use ruvllm_engine::{SamplingParams, Speculation};
 use ruvllm_server::ModelSource;
 
 use super::{Kept, PREFILL_CHUNK, ServeArgs};
 use crate::commands::serve::llama_server::words_of;
-use crate::tools::app::App;
-use crate::tools::error::{Error, Result};
-use crate::tools::remote;
 use ruvllm_hub::DEFAULT_MODEL;
 
 /// Requests that are sent to another server at once, where nobody says how many.

@@ -8,6 +8,13 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use ruvllm_api::learning::{generation_json, item_json};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{LoadArgs, ModelArgs, OutputArgs};
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::learning::{TENANT, check_place, open, stats_json};
+use ruvllm_cli_tools::out_file::OutFile;
+use ruvllm_cli_tools::output::{self, print, print_json, print_line, table, timestamp};
+use ruvllm_cli_tools::{check, interrupt, signing_key};
 use ruvllm_engine::{CancelToken, Engine, EngineError, LoadOptions};
 use ruvllm_learning as learning;
 use ruvllm_learning::{Item, Learning, LearningOptions, PublicKey, TenantLearning, TenantLog, check_tenant};
@@ -16,13 +23,6 @@ use ruvllm_sona::history;
 use serde_json::{Value, json};
 
 use crate::commands::sona::patterns::PatternsArgs;
-use crate::tools::app::App;
-use crate::tools::args::{LoadArgs, ModelArgs, OutputArgs};
-use crate::tools::error::{Error, Result};
-use crate::tools::learning::{TENANT, check_place, open, stats_json};
-use crate::tools::out_file::OutFile;
-use crate::tools::output::{self, print, print_json, print_line, table, timestamp};
-use crate::tools::{check, interrupt, signing_key};
 
 const EXAMPLES: &str = "\
 Examples:

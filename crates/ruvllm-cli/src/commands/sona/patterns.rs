@@ -2,16 +2,16 @@
 
 use clap::Args;
 use ruvllm_api::learning::pattern_json;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::LoadArgs;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::output::{print, print_json, print_line, table};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_learning::{TenantLearning, of_sona};
 use ruvllm_sona::bank::{Pattern, Select};
 use serde_json::{Value, json};
 
 use crate::commands::sona::{TenantArgs, when};
-use crate::tools::app::App;
-use crate::tools::args::LoadArgs;
-use crate::tools::error::{Error, Result};
-use crate::tools::output::{print, print_json, print_line, table};
 
 /// Letters of a task in a table.
 const TASK_CHARS: usize = 60;

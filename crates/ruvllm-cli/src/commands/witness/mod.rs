@@ -8,6 +8,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_api::record::record_json;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::OutputArgs;
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::out_file::OutFile;
+use ruvllm_cli_tools::output::{print, print_json, print_line, table, timestamp};
+use ruvllm_cli_tools::values::age;
+use ruvllm_cli_tools::witness_store::open_written;
 use ruvllm_engine::tokenizer::{DecodeOptions, Tokenizer};
 use ruvllm_gguf::GgufFile;
 use ruvllm_router::HashedWords;
@@ -16,15 +24,6 @@ use ruvllm_sona::witness::{self, Anchor, Event, LogOptions, Query, Recorded, Ser
 use ruvllm_sona::{SonaError, now_ms};
 use ruvllm_witness::{ANCHOR_FILE, STORE_FILE, WitnessOptions, fault_name, number_of};
 use serde_json::{Value, json};
-
-use crate::tools::app::App;
-use crate::tools::args::OutputArgs;
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::out_file::OutFile;
-use crate::tools::output::{print, print_json, print_line, table, timestamp};
-use crate::tools::values::age;
-use crate::tools::witness_store::open_written;
 
 const EXAMPLES: &str = "\
 Examples:

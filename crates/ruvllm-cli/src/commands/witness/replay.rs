@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::lora::LoraArgs;
+use ruvllm_cli_tools::output::{print_json, print_line};
 use ruvllm_engine::{AdapterSet, Engine, LoadOptions};
 use ruvllm_sona::witness::Served;
 use ruvllm_witness::{Replayed, adapters_of, check, load_options, replay};
 use serde_json::json;
 
 use crate::commands::witness::{FilterArgs, Found, LogArgs};
-use crate::tools::app::App;
-use crate::tools::error::{Error, Result};
-use crate::tools::lora::LoraArgs;
-use crate::tools::output::{print_json, print_line};
 use ruvllm_hub::DEFAULT_MODEL;
 
 /// Options of `ruvllm witness replay`.
@@ -26,7 +26,7 @@ pub(super) struct ReplayArgs {
     #[arg(short, long, value_name = "NAME|PATH", default_value = DEFAULT_MODEL, help_heading = "Model")]
     model: Vec<String>,
     /// Worker threads [default: one a core this process may use]
-    #[arg(long, value_name = "N", value_parser = crate::tools::args::count::<1, { crate::tools::machine::MAX_THREADS }>, help_heading = "Model")]
+    #[arg(long, value_name = "N", value_parser = ruvllm_cli_tools::values::count::<1, { ruvllm_cli_tools::machine::MAX_THREADS }>, help_heading = "Model")]
     threads: Option<usize>,
     #[command(flatten)]
     lora: LoraArgs,

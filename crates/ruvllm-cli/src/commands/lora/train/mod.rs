@@ -9,6 +9,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::interrupt;
+use ruvllm_cli_tools::output::{Ui, count as people, print_json, print_line};
 use ruvllm_engine::{AdapterSet, CancelToken, Engine, FactorFormat, GenerateRequest, LoadOptions, SamplingParams};
 use ruvllm_kvcache::NamespaceBuilder;
 use ruvllm_lora::format::peft;
@@ -16,10 +20,6 @@ use ruvllm_lora::train::{self, Dataset, Example, Prompt, Split, SplitShares, Tra
 use serde_json::{Value, json};
 
 use crate::commands::lora::cannot_write;
-use crate::tools::app::App;
-use crate::tools::error::{Error, Result};
-use crate::tools::interrupt;
-use crate::tools::output::{Ui, count as people, print_json, print_line};
 
 /// The file of a training under way, and what tells how one went.
 const CHECKPOINT: &str = "checkpoint.safetensors";

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use ruvllm_cli_tools::app::App;
+use ruvllm_cli_tools::args::{ModelArgs, OutputArgs};
+use ruvllm_cli_tools::check;
+use ruvllm_cli_tools::error::{Error, Result};
+use ruvllm_cli_tools::machine::MAX_THREADS;
+use ruvllm_cli_tools::values::count;
 use ruvllm_lora::train::{AdamOptions, Filter, Loss, Schedule, TargetSet, TrainOptions};
 
 use super::CHECKPOINT;
-use crate::tools::app::App;
-use crate::tools::args::{ModelArgs, OutputArgs, count};
-use crate::tools::check;
-use crate::tools::error::{Error, Result};
-use crate::tools::machine::MAX_THREADS;
 
 const EXAMPLES: &str = "\
 Examples:
