@@ -29,13 +29,15 @@ tokio::task_local! {
     static GATE: Option<TenantGate>;
 }
 
-impl Gates {
+impl Default for Gates {
     /// Returns gates with all their places free.
-    pub fn new() -> Gates {
+    fn default() -> Gates {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         Gates { all: Arc::new(Semaphore::new(n_cores.div_ceil(2))), own: Mutex::default() }
     }
+}
 
+impl Gates {
     /// Returns the gate of a tenant.
     pub fn of(&self, tenant: u64) -> TenantGate {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);

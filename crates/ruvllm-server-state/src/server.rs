@@ -74,7 +74,7 @@ impl Server {
     /// No model, keys that cannot be read, an origin that is none, or what `Service::start` says.
     pub fn start(models: Vec<ModelSource>, options: ServerOptions) -> Result<Arc<Server>, ServerError> {
         let keys = Arc::new(check_access(&options)?);
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::default());
         let witness = options.witness.as_ref().map(Witness::open).transpose()?.map(Arc::new);
         let stored = Arc::new(StoredDocuments::open(witness.as_ref().and_then(|witness| witness.content_store()))?);
         let live = Arc::new(LiveOptions::new(options));
@@ -91,7 +91,7 @@ impl Server {
             Shared::new(n_connections_max.min(AT_WORK_MAX)),
             Shared::new(BODIES_BYTES_MAX.max(4 * options.body_bytes_max)),
         );
-        let (gates, grammar_gates) = (Gates::new(), Gates::new());
+        let (gates, grammar_gates) = (Gates::default(), Gates::default());
         let grammar_bytes = Shared::new(GRAMMAR_BYTES_MAX);
         Ok(Arc::new(Server {
             models,

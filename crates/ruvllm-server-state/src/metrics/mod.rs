@@ -117,9 +117,9 @@ struct Answered {
     seconds: Histogram,
 }
 
-impl Metrics {
+impl Default for Metrics {
     /// Returns metrics of which nothing is counted yet.
-    pub fn new() -> Metrics {
+    fn default() -> Metrics {
         let mut builder = PrometheusBuilder::new();
         for (ty, name, _) in HELP.iter().filter(|(ty, ..)| matches!(ty, Type::Seconds | Type::Sizes)) {
             let bounds: &[f64] = if *ty == Type::Seconds { &SECONDS } else { &SIZES };
@@ -140,7 +140,9 @@ impl Metrics {
         metrics.gauge("ruvllm_build_info", &[("version", env!("CARGO_PKG_VERSION"))]).set(1.0);
         metrics
     }
+}
 
+impl Metrics {
     fn counter(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
         self.recorder.register_counter(&key(name, labels), &METADATA)
     }
@@ -429,7 +431,7 @@ mod tests {
 
     #[test]
     fn dashboard_and_alerts_name_metrics_that_there_are() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let process = metrics.render();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
         for file in ["grafana-dashboard.json", "prometheus-alerts.yml"] {

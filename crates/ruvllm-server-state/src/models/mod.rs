@@ -165,7 +165,7 @@ impl Models {
     }
 
     /// Returns the model of this name, or the first, loading it if it is not there and `loads` it. Where others have the memory
-    /// it waits for one that nobody uses, for [`ServerOptions::room_wait`] at most.
+    /// it waits for one that nobody uses, for [`room_wait`](crate::ServerOptions::room_wait) at most.
     ///
     /// # Errors
     /// 404 for a name that is not served, 503 if it cannot be loaded now, 500 if it cannot be loaded, 400 if it is not to be.
