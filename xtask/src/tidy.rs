@@ -155,6 +155,7 @@ fn check(repo: &Repo) -> Vec<String> {
     licences(repo, &mut findings);
     top_level(&repo.files, &mut findings);
     sources::check(&repo.files, &mut findings);
+    sources::long_crates(&repo.files, &mut findings);
     sources::forbids_unsafe(&repo.files, &mut findings);
     circles::check(&repo.files, &mut findings);
     words::check(&repo.files, &mut findings);

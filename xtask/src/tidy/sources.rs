@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use super::words::GENERATED;
+
 /// The most lines a source file may have.
 const N_LINES_MAX: usize = 1000;
 
 /// The lines past which a source file earns a warning.
 const N_LINES_WARN: usize = 500;
+
+/// The most lines of code that a crate may have, without tests, generated files, comments and blank lines.
+const CRATE_LINES_MAX: usize = 11_000;
 
 /// Returns the sources past the warning, longest first, with their lines.
 pub(super) fn long_files(files: &BTreeMap<String, String>) -> Vec<(&str, usize)> {
@@ -17,6 +22,31 @@ pub(super) fn long_files(files: &BTreeMap<String, String>) -> Vec<(&str, usize)>
         .collect();
     long.sort_by_key(|(_, n_lines)| std::cmp::Reverse(*n_lines));
     long
+}
+
+/// Checks how long each crate is.
+pub(super) fn long_crates(files: &BTreeMap<String, String>, findings: &mut Vec<String>) {
+    let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
+    for (path, text) in files {
+        let Some((name, source)) = path.strip_prefix("crates/").and_then(|path| path.split_once("/src/")) else {
+            continue;
+        };
+        let is_test = source.ends_with("tests.rs") || source.contains("tests/");
+        if path.ends_with(".rs") && !is_test && !GENERATED.contains(&path.as_str()) {
+            *lines.entry(name).or_default() += lines_of_code(text);
+        }
+    }
+    for (name, n_lines) in lines.into_iter().filter(|(_, n_lines)| *n_lines > CRATE_LINES_MAX) {
+        findings.push(format!(
+            "crates/{name} has {n_lines} lines of code ({CRATE_LINES_MAX} at most); look for the two crates inside it"
+        ));
+    }
+}
+
+/// Returns the lines of code before the tests at the end of a file.
+fn lines_of_code(text: &str) -> usize {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    code.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
 /// Crates that may have `unsafe` code: SIMD, memory maps, rows that threads write side by side, calls of Metal, addresses that the host
@@ -87,6 +117,25 @@ fn is_source(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crate_has_a_size() {
+        let file = |path: &str, n_lines: usize| (path.to_owned(), "x;\n\n// x\n".repeat(n_lines));
+        let tests = "x;\n#[cfg(test)]\nmod tests {\n".to_owned() + &"x;\n".repeat(9_000);
+        let mut files = BTreeMap::from([
+            file("crates/ruvllm-a/src/lib.rs", 9_000),
+            file("crates/ruvllm-a/src/other.rs", 1_999),
+            ("crates/ruvllm-a/src/short.rs".to_owned(), tests),
+            file("crates/ruvllm-a/src/short/tests.rs", 9_000),
+            file("crates/ruvllm-a/tests/it/main.rs", 9_000),
+        ]);
+        let mut findings = Vec::new();
+        long_crates(&files, &mut findings);
+        assert!(findings.is_empty(), "{findings:?}");
+        files.extend([file("crates/ruvllm-a/src/more.rs", 1)]);
+        long_crates(&files, &mut findings);
+        assert!(findings.len() == 1 && findings[0].contains("has 11001 lines"), "{findings:?}");
+    }
 
     #[test]
     fn crates_forbid_unsafe_code_but_for_some() {
