@@ -58,6 +58,8 @@ pub(crate) struct Endpoint {
     pub unsupported: &'static Unsupported,
     /// Fields that an answer has.
     pub answers: &'static [&'static str],
+    /// Statuses of its errors in addition to those that every endpoint of its form has.
+    pub statuses: &'static [u16],
     /// Whether it is a list of objects with these fields.
     pub lists: Lists,
     /// The field that a body is which is a list.
@@ -98,6 +100,7 @@ impl Endpoint {
         query: &[],
         unsupported: &[],
         answers: &[],
+        statuses: &[],
         lists: Lists::Never,
         list_field: None,
         run: Handler::Server(no_handler),

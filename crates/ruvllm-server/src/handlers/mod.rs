@@ -3,6 +3,7 @@
 pub(crate) mod adapters;
 pub(crate) mod anthropic;
 pub(crate) mod grpc;
+pub(crate) mod keys;
 pub(crate) mod learning;
 pub(crate) mod llamacpp;
 pub(crate) mod native;

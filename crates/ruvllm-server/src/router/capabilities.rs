@@ -35,13 +35,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
 ];
 
-/// Statuses that an endpoint with a body may answer with, beside 200.
+/// Statuses that an endpoint with a body may answer with, beside 200; but those of [`OF_SOME`].
 const STATUSES: &[(u16, &str)] = &[
     (400, "the request cannot be honoured; the message names the field"),
     (401, "no API key, or one that is not known"),
     (403, "the key may not do this"),
     (404, "the model, the adapter or the answer is not known here"),
     (408, "the body took too long"),
+    (409, "the state of the server does not allow it now; the message says why"),
     (413, "the body is too large"),
     (415, "the body is not application/json"),
     (429, "too many requests wait, or the key has as many as it may; see the header Retry-After"),
@@ -50,7 +51,11 @@ const STATUSES: &[(u16, &str)] = &[
     (502, "another server that answers for the model cannot be reached, or refuses the request"),
     (503, "the server is stopping, has no memory for the request, or no room for its model"),
     (504, "the request's time was over"),
+    (507, "there is no room for it, on the disk or within a limit"),
 ];
+
+/// Statuses of those endpoints only that name them.
+const OF_SOME: [u16; 2] = [409, 507];
 
 fn ok(value: &Value) -> Result<Response<Body>, ApiError> {
     Ok(json_response(StatusCode::OK, value))
@@ -87,6 +92,7 @@ fn capabilities(call: ServerCall) -> HandlerFuture {
                 "repeat_last_n": sampling.repeat_last_n,
             },
             "learns": options.learning.is_some(),
+            "manages_keys": server.keys.is_administered_by(&call.tenant),
             "endpoints": endpoints().map(endpoint).collect::<Vec<_>>(),
         }))
     })
@@ -181,7 +187,8 @@ fn operation(endpoint: &Endpoint) -> Value {
     responses.insert("200".to_owned(), answer(endpoint));
     let has_body = !endpoint.fields.is_empty();
     let is_refusable = endpoint.method == Method::DELETE || !endpoint.query.is_empty();
-    let is_told = |status: u16| has_body || (status == 400 && is_refusable) || matches!(status, 401 | 404 | 500 | 503);
+    let is_usual = |status: u16| has_body || (status == 400 && is_refusable) || matches!(status, 401 | 404 | 500 | 503);
+    let is_told = |status| endpoint.statuses.contains(&status) || (is_usual(status) && !OF_SOME.contains(&status));
     for (status, what) in STATUSES.iter().filter(|(status, _)| is_told(*status)) {
         let content = json!({ "application/json": { "schema": { "$ref": error } } });
         responses.insert(status.to_string(), json!({ "description": what, "content": content }));

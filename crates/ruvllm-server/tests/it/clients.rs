@@ -110,7 +110,7 @@ fn prometheus_reads_the_metrics() {
     check(python, "prometheus.py", &smollm2(&KEYS), &[]);
 }
 
-/// The page against a server that learns and keeps a log, and one behind keys that does neither. The screenshots lie in
+/// The page against a server that learns and keeps a log, and one behind a key file that does neither. The screenshots lie in
 /// `target/page`.
 #[test]
 fn the_page_in_a_browser() {
@@ -122,7 +122,11 @@ fn the_page_in_a_browser() {
     let load = LoadOptions { n_ctx: Some(2048), n_seq_max: 8, ..load_options() };
     let kept = ServerOptions { learning: Some(learning), witness: Some(witness), ..options() };
     let teaching = Bench::named("smollm2:135m", &real_model("smollm2:135m"), &load, kept);
-    let keyed = smollm2(&KEYS);
+    let keys = tempfile::tempdir().expect("a folder");
+    let file = keys.path().join("keys");
+    std::fs::write(&file, format!("{}\nroot key-of-the-admin admin\n", KEYS.join("\n"))).expect("written");
+    let options = ServerOptions { keys: KeyOptions { file: Some(file), lines: Vec::new() }, ..options() };
+    let keyed = Bench::named("smollm2:135m", &real_model("smollm2:135m"), &load, options);
     let address = format!("http://{}", keyed.address);
     check(node_folder, "page/run.mjs", &teaching, &[OsStr::new(&address), folder.as_os_str()]);
 }

@@ -13,6 +13,7 @@ mod embedded;
 mod facts;
 mod garbage;
 mod http;
+mod keys;
 mod learning;
 mod limits;
 mod llama_clients;

@@ -87,8 +87,8 @@ pub struct ServeArgs {
     /// Seconds that requests may go on after the server was asked to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = count::<0, MAX_SECONDS>, help_heading = "Server")]
     drain: usize,
-    /// File with a line 'name key [concurrent=N] [priority=P] [kv_mib=N] [adapter_mib=N] [salt=WORD]' for each API key;
-    /// read again when it changes
+    /// File with a line 'name key [concurrent=N] [priority=P] [kv_mib=N] [adapter_mib=N] [salt=WORD] [admin]' for each
+    /// API key, or sha256:HEX in its place; an admin key may make and delete keys; read again when it changes
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
     /// Name of the key that alone may read /metrics [default: each key may]

@@ -1,4 +1,4 @@
-// The server: live metrics, models, adapters, policies, limits.
+// The server: live metrics, models, adapters, keys, policies, limits.
 
 import { useState } from "preact/hooks";
 import { get, post, remove } from "../api.js";
@@ -6,6 +6,7 @@ import { adapters, capabilities, hasWitness, health, models, tell } from "../sta
 import { refresh } from "../start.js";
 import { confirm } from "../ui/dialog.jsx";
 import { Pending, View, bytes, useRead, when } from "../ui/view.jsx";
+import { ApiKeys } from "./keys.jsx";
 import { Metrics } from "./metrics.jsx";
 
 /** The view. */
@@ -18,6 +19,7 @@ export function Server({ menu }) {
       <Metrics />
       <Models />
       <Adapters />
+      {told?.manages_keys ? <ApiKeys /> : null}
       {hasWitness.value ? <Policies /> : null}
       {told ? <Limits limits={told.limits} /> : null}
     </View>

@@ -35,7 +35,7 @@ function Key() {
   return (
     <section aria-labelledby="key-title">
       <h2 id="key-title">API key</h2>
-      <p class="soft">If the server asks for one. What is learned and recorded belongs to it. Keys are made in the server's key file.</p>
+      <p class="soft">If the server asks for one. What is learned and recorded belongs to it. Keys are made in the server's key file, or in the view Server with an admin key.</p>
       <form class="row" onSubmit={save}>
         <label class="unseen" for="key">API key</label>
         <input id="key" name="key" type="password" autocomplete="off" defaultValue={key.value} />

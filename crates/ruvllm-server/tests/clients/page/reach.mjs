@@ -8,7 +8,7 @@ import { PHONE, answer, answerWith, ask, begin, close, fits, go, greedy, open, s
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 /** Looks for what keeps people out; what is serious or worse fails. */
-async function reachable(page, where) {
+export async function reachable(page, where) {
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
   const bad = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));

@@ -2,6 +2,18 @@
 
 import assert from "node:assert/strict";
 import { api, ask, close, go, greedy, keyed, open, shot, told } from "./common.mjs";
+import { reachable } from "./reach.mjs";
+
+/** Uses a key from now on, as a person sets it. */
+async function use(page, key) {
+  await go(page, "settings");
+  await page.fill("#key", key);
+  await page.click("button:text-is('Use')");
+  await told(page, /used from now on/);
+}
+
+/** Status that the server behind keys answers a key with. */
+const status = async (key) => (await fetch(`${keyed}/v1/models`, { headers: { authorization: `Bearer ${key}` } })).status;
 
 export const flows = {
   async "metrics are live"() {
@@ -119,6 +131,50 @@ export const flows = {
     assert.equal(await page.locator("[aria-label='Good answer']").count(), 0);
     // It goes with the tab, unless it is to be kept.
     assert.equal(await page.evaluate(() => localStorage.getItem("ruvllm.key")), '""');
+    await close(page);
+  },
+
+  async "an admin key makes a key, which is used and deleted, and is refused then"() {
+    const page = await open({ at: keyed, view: "settings", permissions: ["clipboard-read", "clipboard-write"] });
+    // Others do not see that there is such a thing.
+    await use(page, "key-of-the-tests");
+    await go(page, "server");
+    await page.waitForSelector("#limits");
+    assert.equal(await page.locator("#api-keys").count(), 0);
+    await use(page, "key-of-the-admin");
+    await go(page, "server");
+    await page.waitForSelector("#api-keys");
+    await page.waitForSelector(".rows >> text=root");
+    // The key at hand cannot delete itself; the two others can be deleted.
+    assert.equal(await page.locator("[aria-label^='Delete the key']").count(), 2);
+    await page.fill("#key-name", "a guest");
+    await page.click("button:text-is('Make a key')");
+    await told(page, /a name has 1 to 100 characters/);
+    await page.fill("#key-name", "guest");
+    await page.click("summary >> text=Limits");
+    await page.fill("#key-concurrent", "2");
+    await page.click("button:text-is('Make a key')");
+    await page.waitForSelector("#made-key");
+    const key = await page.locator("#made-key").textContent();
+    assert.match(key, /^sk-[\w-]{43}$/);
+    await page.waitForSelector(".rows >> text=requests at once: 2");
+    await page.click("button:text-is('Copy')");
+    await told(page, /Copied/);
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), key);
+    await reachable(page, "keys");
+    await page.locator("#api-keys").scrollIntoViewIfNeeded();
+    await shot(page, "desktop-keys");
+    await page.click("button:text-is('Done')");
+    await page.locator("#made-key").waitFor({ state: "detached" });
+    assert.ok(!(await page.content()).includes(key));
+    assert.equal(await status(key), 200);
+    await page.click("[aria-label^='Delete the key'][aria-label$='of guest']");
+    await page.click("dialog button:text-is('Cancel')");
+    await page.click("[aria-label^='Delete the key'][aria-label$='of guest']");
+    await page.click("dialog button.danger");
+    await told(page, /The key is deleted/);
+    await page.locator(".rows li", { hasText: "guest" }).waitFor({ state: "detached" });
+    assert.equal(await status(key), 401);
     await close(page);
   },
 };
