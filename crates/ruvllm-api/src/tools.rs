@@ -60,16 +60,69 @@ const FLAT_TOOL: &[Field] = &[
     STRICT,
 ];
 
-const FLAT_CHOSEN: &[Field] = &[required("type", Kind::Word(&["function"]), "functions are the only tools"), NAME];
+const FLAT_CHOSEN: &[Field] = &[required("type", Kind::Word(&["function"]), "a function of the request"), NAME];
+
+/// Names of tools of an MCP server.
+const TOOL_NAMES: &[Field] =
+    &[optional("tool_names", Kind::List(&Kind::Text, 0, 256), "their names, as the MCP server has them")];
+
+const APPROVALS: &[Field] = &[
+    optional(
+        "always",
+        Kind::Object(TOOL_NAMES),
+        "tools whose calls the client approves, as those that are in neither list",
+    ),
+    optional("never", Kind::Object(TOOL_NAMES), "tools that run without that"),
+];
+
+/// The value of keys that say where a server elsewhere is.
+const OURS: Kind =
+    Kind::Only("null", "MCP servers are those that this server was started with; name one by server_label");
+
+/// Tools of an MCP server that the server runs.
+const MCP_TOOL: &[Field] = &[
+    required("type", Kind::Word(&["mcp"]), "tools of an MCP server, which the server runs itself"),
+    required(
+        "server_label",
+        Kind::Text,
+        "the MCP server, as the server's configuration names it; /v1/mcp/tools lists them",
+    ),
+    optional(
+        "allowed_tools",
+        Kind::Either(&[Kind::List(&Kind::Text, 0, 256), Kind::Object(TOOL_NAMES)]),
+        "the tools that the model may call, by their names on the MCP server; all without",
+    ),
+    optional(
+        "require_approval",
+        Kind::Either(&[Kind::Word(&["always", "never"]), Kind::Object(APPROVALS)]),
+        "whether the client approves each call before it is run; always by default. What the operator does not allow never runs",
+    ),
+    unheeded("server_description", Kind::Text, "the model reads the descriptions of the tools"),
+    unheeded("defer_loading", Kind::Bool, "every tool is told to the model"),
+    optional("server_url", OURS, "the address of a server elsewhere"),
+    optional("connector_id", OURS, "a service elsewhere"),
+    optional("authorization", OURS, "a key for a server elsewhere"),
+    optional("headers", OURS, "what a server elsewhere is sent"),
+];
+
+const MCP_CHOSEN: &[Field] = &[
+    required("type", Kind::Word(&["mcp"]), "a tool of an MCP server"),
+    required("server_label", Kind::Text, "the MCP server"),
+    required("name", Kind::Text, "the tool, by its name there; it is called first"),
+];
 
 /// The fields of `/v1/responses`.
 pub const RESPONSES: &[Field] = &[
     optional(
         "tools",
-        Kind::List(&Kind::Known(&[("function", FLAT_TOOL)]), 0, 256),
-        "functions that the model may call; other tools are left out",
+        Kind::List(&Kind::Known(&[("function", FLAT_TOOL), ("mcp", MCP_TOOL)]), 0, 256),
+        "functions that the model may call, and MCP servers whose tools it may call; other tools are left out",
     ),
-    optional("tool_choice", Kind::Either(&[WORDS, Kind::Object(FLAT_CHOSEN)]), MEANS),
+    optional(
+        "tool_choice",
+        Kind::Either(&[WORDS, Kind::Tagged(&[("function", FLAT_CHOSEN), ("mcp", MCP_CHOSEN)])]),
+        MEANS,
+    ),
     PARALLEL,
 ];
 

@@ -17,7 +17,7 @@ const N_VALUES_MAX: usize = 256;
 const NAME_CHARS_MAX: usize = 64;
 
 /// Servers that are to be started.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct McpConfig {
     /// The servers, in the order of the file, without those that are disabled.
     pub servers: Vec<McpServerConfig>,

@@ -21,23 +21,27 @@
 //!
 //! Servers are not trusted: lists, schemas, results, messages and times are bounded ([`McpLimits`]). They get the
 //! variables they are given and no others. This crate knows no model, no request and no HTTP; it reads no environment,
-//! prints nothing, and asks nobody whether a tool may run: that is the caller's to do.
+//! prints nothing, and asks nobody whether a tool may run: that is the caller's to do, for which there are [`McpPatterns`].
 
 #![forbid(unsafe_code)]
 
 mod config;
+mod consent;
 mod error;
 mod limits;
 mod names;
 mod output;
 mod process;
+mod result;
 mod server;
 mod servers;
 mod visible;
 
 pub use config::{McpConfig, McpServerConfig};
+pub use consent::McpPatterns;
 pub use error::{McpError, McpErrorKind};
 pub use limits::McpLimits;
 pub use output::McpOutput;
+pub use result::{McpCallResult, McpOutcome, arguments};
 pub use servers::{INHERITED, McpCancel, McpServers, McpTool};
 pub use visible::visible;

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+/// The fewest and the most bytes of a result, by the model's context.
+const RESULT_BYTES: (usize, usize) = (2 << 10, 64 << 10);
+
 /// Bounds of what servers may cost.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct McpLimits {
     /// Time in which a server must have started, with its list of tools. A package that is downloaded first takes its time.
     pub start: Duration,
@@ -38,5 +41,14 @@ impl Default for McpLimits {
             description_chars_max: 4096,
             n_ends_max: 3,
         }
+    }
+}
+
+impl McpLimits {
+    /// Returns the most bytes of a result for a model with a context of so many tokens, where that is known. A token is a byte at
+    /// least, as a digit is, so that a result takes half of the context at most.
+    pub fn result_bytes_for(n_ctx: Option<usize>) -> usize {
+        let (least, most) = RESULT_BYTES;
+        n_ctx.map_or_else(|| McpLimits::default().result_bytes_max, |n_ctx| (n_ctx / 2).clamp(least, most))
     }
 }

@@ -100,12 +100,17 @@ impl Server {
     ///
     /// # Errors
     /// It does not start, ends, or takes too long.
-    pub(crate) async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<McpOutput, McpError> {
+    pub(crate) async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        result_bytes_max: usize,
+    ) -> Result<McpOutput, McpError> {
         let (peer, limits) = (self.peer().await?, &self.limits);
         let params = CallToolRequestParams::new(Cow::Owned(tool.to_owned())).with_arguments(arguments);
-        let refusal = |line: &str| McpOutput::new(line, true, limits.result_bytes_max);
+        let refusal = |line: &str| McpOutput::new(line, true, result_bytes_max);
         let output = match timeout(limits.call, peer.call_tool_once(params)).await {
-            Ok(Ok(CallToolResponse::Complete(result))) => McpOutput::of(&result, limits.result_bytes_max),
+            Ok(Ok(CallToolResponse::Complete(result))) => McpOutput::of(&result, result_bytes_max),
             Ok(Ok(_)) => refusal("the tool asks for more than a call, which this client does not give"),
             Ok(Err(ServiceError::McpError(error))) => refusal(&error.message),
             Ok(Err(error)) => return Err(self.fault(&format!("gave no result of '{tool}'"), error).await),

@@ -122,6 +122,11 @@ impl McpServers {
         Arc::clone(&self.listed().tools)
     }
 
+    /// Returns the names of the servers, in the order of the file.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().map(|server| server.name())
+    }
+
     /// Returns lines about tools that are left out, each once.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.listed().notes)
@@ -145,13 +150,27 @@ impl McpServers {
     /// # Errors
     /// There is no such tool, its server ended or takes too long, or the call was given up.
     pub fn call(&self, name: &str, arguments: Map<String, Value>, cancel: &McpCancel) -> Result<McpOutput, McpError> {
+        self.call_cut(name, arguments, cancel, self.limits.result_bytes_max)
+    }
+
+    /// Calls a tool as [`McpServers::call`] does, for a result of so many bytes at most.
+    ///
+    /// # Errors
+    /// As [`McpServers::call`].
+    pub fn call_cut(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        cancel: &McpCancel,
+        result_bytes_max: usize,
+    ) -> Result<McpOutput, McpError> {
         let tools = self.tools();
         let missing = || McpError::new(McpErrorKind::Missing, format_args!("there is no tool '{name}'"));
         let tool = tools.iter().find(|tool| tool.name == name).ok_or_else(missing)?;
         let server = self.servers.iter().find(|server| server.name() == tool.server).ok_or_else(missing)?;
         self.runtime().block_on(async {
             tokio::select! {
-                output = server.call(&tool.tool, arguments) => output,
+                output = server.call(&tool.tool, arguments, result_bytes_max) => output,
                 () = cancel.0.cancelled() => {
                     let line = format_args!("the call of '{name}' was given up");
                     Err(McpError::new(McpErrorKind::Cancelled, line))

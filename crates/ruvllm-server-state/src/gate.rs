@@ -1,5 +1,5 @@
-//! Gates in front of work on long texts: a few are read at once, one of each tenant, so that the engine and short requests
-//! find a core.
+//! Gates in front of work that takes a while: on long texts, a few of which are read at once, one of each tenant, so that the
+//! engine and short requests find a core; and calls of tools.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +11,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The gates of a server.
 #[derive(Debug)]
 pub struct Gates {
-    /// Long texts that are worked on at once.
+    /// Those that are at work at once.
     all: Arc<Semaphore>,
+    /// How many of them may be of a tenant.
+    n_own: usize,
+    /// How many may be of everybody, where there are no keys.
+    n_everybody: usize,
     /// A gate for each tenant that is at one.
     own: Mutex<HashMap<u64, Arc<Semaphore>>>,
 }
 
-/// The gates that a tenant's long texts go through.
+/// The gates that a tenant's work goes through.
 #[derive(Clone, Debug)]
 pub struct TenantGate {
     own: Arc<Semaphore>,
@@ -30,20 +34,26 @@ tokio::task_local! {
 }
 
 impl Default for Gates {
-    /// Returns gates with all their places free.
+    /// Returns the gates of long texts, with all their places free.
     fn default() -> Gates {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Gates { all: Arc::new(Semaphore::new(n_cores.div_ceil(2))), own: Mutex::default() }
+        Gates { n_everybody: 1, ..Gates::bounded(n_cores.div_ceil(2), 1) }
     }
 }
 
 impl Gates {
+    /// Returns gates of so many places, of which a tenant has `n_own` at most, and everybody has all.
+    pub fn bounded(n_all: usize, n_own: usize) -> Gates {
+        Gates { all: Arc::new(Semaphore::new(n_all)), n_own, n_everybody: n_all, own: Mutex::default() }
+    }
+
     /// Returns the gate of a tenant.
     pub fn of(&self, tenant: u64) -> TenantGate {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that nobody is at need not be kept.
         own.retain(|_, gate| Arc::strong_count(gate) > 1);
-        let own = own.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        let n_own = if tenant == 0 { self.n_everybody } else { self.n_own };
+        let own = own.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(n_own)));
         TenantGate { own: Arc::clone(own), all: Arc::clone(&self.all) }
     }
 }
@@ -53,6 +63,13 @@ impl TenantGate {
     pub async fn own(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.own).acquire_owned().await.ok()
     }
+
+    /// Waits for a turn of the tenant's, and then for one among all; it lasts until this is dropped. The tenant's own gate comes
+    /// first, so that tenants take turns at the one for all.
+    pub async fn turn(self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        let own = self.own.acquire_owned().await.ok()?;
+        Some((own, self.all.acquire_owned().await.ok()?))
+    }
 }
 
 /// Does work of a request whose long texts go through a gate.
@@ -60,12 +77,9 @@ pub async fn through<F: Future>(gate: Option<TenantGate>, work: F) -> F::Output 
     GATE.scope(gate, work).await
 }
 
-/// Waits for the turn of the request at hand; it lasts until this is dropped. The tenant's own gate comes first, so that
-/// tenants take turns at the one for all.
+/// Waits for the turn of the request at hand; it lasts until this is dropped.
 pub async fn turn() -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-    let gate = GATE.try_with(Option::clone).ok().flatten()?;
-    let own = gate.own.acquire_owned().await.ok()?;
-    Some((own, gate.all.acquire_owned().await.ok()?))
+    GATE.try_with(Option::clone).ok().flatten()?.turn().await
 }
 
 /// Does work that takes a while where it holds up nobody; work on long texts waits for its turn.
@@ -88,7 +102,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_tenants_texts_wait_for_each_other() {
-        let gates = Gates { all: Arc::new(Semaphore::new(2)), own: Mutex::default() };
+        let gates = Gates::bounded(2, 1);
         let (ann, bob) = (gates.of(1), gates.of(2));
         assert!(turn().await.is_none() && through(None, turn()).await.is_none());
         let first = through(Some(ann.clone()), turn()).await.expect("a gate");
@@ -101,5 +115,10 @@ mod tests {
         drop(second);
         gates.of(3);
         assert_eq!(gates.own.lock().expect("whole").len(), 1);
+        // Everybody may have all places.
+        let both = (gates.of(0).turn().await, gates.of(0).turn().await);
+        assert!(tokio::time::timeout(soon, gates.of(4).turn()).await.is_err());
+        drop(both);
+        assert!(gates.of(4).turn().await.is_some());
     }
 }

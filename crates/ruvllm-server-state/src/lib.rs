@@ -12,6 +12,7 @@ pub mod gate;
 pub mod grammars;
 pub mod keys;
 pub mod learning;
+pub mod mcp;
 pub mod metrics;
 pub mod models;
 pub mod options;

@@ -13,6 +13,7 @@ use ruvllm_witness::WitnessOptions;
 
 use crate::batches::BatchOptions;
 use crate::keys::KeyOptions;
+use crate::mcp::McpOptions;
 
 /// Options of a server.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +62,8 @@ pub struct ServerOptions {
     pub witness: Option<WitnessOptions>,
     /// Where files and batches are kept; `None` keeps none.
     pub batches: Option<BatchOptions>,
+    /// MCP servers whose tools requests may call; `None` for none.
+    pub mcp: Option<McpOptions>,
     /// Encrypts connections.
     pub tls: Option<TlsOptions>,
     /// Web pages of these origins may ask, `*` for all; none by default.
@@ -107,6 +110,7 @@ impl Default for ServerOptions {
             router: None,
             witness: None,
             batches: None,
+            mcp: None,
             tls: None,
             cors_origins: Vec::new(),
             body_bytes_max: 8 << 20,
@@ -175,6 +179,12 @@ impl From<ruvllm_sona::SonaError> for ServerError {
 
 impl From<ruvllm_witness::WitnessError> for ServerError {
     fn from(error: ruvllm_witness::WitnessError) -> ServerError {
+        ServerError { line: error.to_string(), source: Some(Box::new(error)) }
+    }
+}
+
+impl From<ruvllm_mcp::McpError> for ServerError {
+    fn from(error: ruvllm_mcp::McpError) -> ServerError {
         ServerError { line: error.to_string(), source: Some(Box::new(error)) }
     }
 }

@@ -18,6 +18,7 @@ use super::gate::Gates;
 use super::grammars::GRAMMAR_BYTES_MAX;
 use super::keys::{Keys, Tenant};
 use super::learning;
+use super::mcp::Mcp;
 use super::metrics::Metrics;
 use super::models::{ModelSource, Models, ServedModel};
 use super::options::{LiveOptions, ServerError, ServerOptions, stopping};
@@ -51,6 +52,8 @@ pub struct Server {
     pub stored: Arc<StoredDocuments>,
     /// Files and batches, if they are kept.
     pub batches: Option<Arc<Batches>>,
+    /// MCP servers, if there are some.
+    pub mcp: Option<Arc<Mcp>>,
     /// Requests that are at work.
     pub at_work: Arc<Shared>,
     /// Memory for the bodies of requests.
@@ -71,7 +74,8 @@ impl Server {
     /// Puts models behind a server that has no connections yet. The first is meant where a request names none.
     ///
     /// # Errors
-    /// No model, keys that cannot be read, an origin that is none, or what `Service::start` says.
+    /// No model, keys that cannot be read, an origin that is none, an MCP server that does not start, or what `Service::start`
+    /// says.
     pub fn start(models: Vec<ModelSource>, options: ServerOptions) -> Result<Arc<Server>, ServerError> {
         let keys = Arc::new(check_access(&options)?);
         let metrics = Arc::new(Metrics::default());
@@ -82,6 +86,8 @@ impl Server {
         let models = Arc::new(Models::new(models, &live, &metrics, &keys, witness.clone())?);
         let router = options.router.as_deref().map(|folder| open_router(folder, &models)).transpose()?.map(Arc::new);
         let batches = options.batches.clone().map(Batches::open).transpose()?.map(Arc::new);
+        // The last, so that no process is started for a server that does not come.
+        let mcp = options.mcp.as_ref().map(Mcp::start).transpose()?.map(Arc::new);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40);
         let (n_calls, created_s, is_stopping) = (AtomicU64::new(0), now.as_secs(), AtomicBool::new(false));
@@ -104,6 +110,7 @@ impl Server {
             witness,
             stored,
             batches,
+            mcp,
             at_work,
             bodies,
             grammar_bytes,

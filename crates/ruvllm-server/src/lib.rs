@@ -29,6 +29,7 @@ pub use router::app;
 pub use ruvllm_server_state::adapters::AdapterOptions;
 pub use ruvllm_server_state::batches::BatchOptions;
 pub use ruvllm_server_state::keys::KeyOptions;
+pub use ruvllm_server_state::mcp::McpOptions;
 pub use ruvllm_server_state::models::{DraftTextsOptions, Loader, ModelSource, ModelUpdate};
 pub use ruvllm_server_state::options::{ServerError, ServerOptions, TlsOptions};
 pub use ruvllm_server_state::reload::{Reload, Update};

@@ -134,6 +134,40 @@ fn another_server_is_offered_the_tools() {
     assert!(answer["usage"]["prompt_tokens"].as_u64().is_some_and(|n| n > 0), "{answer}");
 }
 
+#[test]
+fn a_server_runs_tools_for_its_clients() {
+    let bench = Bench::new();
+    let (model, file) = (model(&bench), config(&bench, "fixed"));
+    let (model, file) = (model.to_string_lossy(), file.to_string_lossy());
+    let options = ["--model", &*model, "--temp", "0", "--mcp", &*file];
+    let server = Server::start_as(&bench, &[&options[..], &["--mcp-allow", "t__f*"]].concat());
+    let list = server.ask("GET /v1/mcp/tools", &Value::Null);
+    assert!(list.contains(r#""id":"t__fixed""#) && list.contains(r#""is_allowed":true"#), "{list}");
+    let body = json!({
+        "input": "Which word?",
+        "tools": [{ "type": "mcp", "server_label": "t", "require_approval": "never" }],
+        "tool_choice": { "type": "mcp", "server_label": "t", "name": "fixed" },
+        "max_output_tokens": 100,
+    });
+    let answer = server.ask("POST /v1/responses", &body);
+    assert!(answer.contains(r#""output":"the word is harbour""#), "{answer}");
+    server.end("-TERM");
+    let server = Server::start_as(&bench, &options);
+    let answer = server.ask("POST /v1/responses", &body);
+    assert!(answer.contains("the operator of this server does not allow this tool"), "{answer}");
+    let log = server.end("-TERM");
+    assert!(log.contains("no tool of the MCP servers may run: --mcp-allow says which may"), "{log}");
+
+    let serve = |more: &[&str]| bench.run([&["serve", "--port", "0", "--model", &*model], more].concat());
+    let line = error_line(&serve(&["--mcp", "/nowhere/mcp.json"]), 2);
+    assert!(line.contains("cannot read /nowhere/mcp.json"), "{line}");
+    let line = error_line(&serve(&["--mcp", &file, "--mcp-allow", ""]), 2);
+    assert!(line.contains("--mcp-allow needs the name of a tool"), "{line}");
+    let broken = config(&bench, "broken");
+    let line = error_line(&serve(&["--mcp", &broken.to_string_lossy(), "--log-level", "off"]), 1);
+    assert!(line.contains("the MCP server 't' did not start: cannot open the database"), "{line}");
+}
+
 /// Types lines at a terminal as soon as something is shown there, and prints what was shown.
 const TERMINAL: &str = r#"
 import os, pty, select, sys, time

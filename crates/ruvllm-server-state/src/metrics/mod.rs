@@ -80,6 +80,11 @@ const HELP: &[(Type, &str, &str)] = &[
         "requests of batches that were answered, by the outcome: completed or failed",
     ),
     (Type::Gauge, "ruvllm_batch_requests_waiting", "requests of batches that wait or are being answered"),
+    (
+        Type::Counter,
+        "ruvllm_mcp_calls_total",
+        "calls of tools of MCP servers, by server and outcome: ran, failed, denied or cancelled",
+    ),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
@@ -176,6 +181,11 @@ impl Metrics {
     pub fn batched(&self, is_completed: bool) {
         let outcome = if is_completed { "completed" } else { "failed" };
         self.counter("ruvllm_batch_requests_total", &[("outcome", outcome)]).increment(1);
+    }
+
+    /// Counts a call of a tool of an MCP server.
+    pub fn mcp_called(&self, server: &str, outcome: &str) {
+        self.counter("ruvllm_mcp_calls_total", &[("server", server), ("outcome", outcome)]).increment(1);
     }
 
     /// Tells how many requests of batches are left.

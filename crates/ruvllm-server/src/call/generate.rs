@@ -139,13 +139,28 @@ impl Choices {
     /// # Errors
     /// A request that cannot be, a full queue, or a tenant that has enough of them.
     pub(crate) fn start(call: &Call, asked: &ParsedRequest, prompts: Vec<Prompt>) -> Result<Choices, ApiError> {
+        Choices::start_at(call, asked, prompts, None)
+    }
+
+    /// Does as [`Choices::start`], in the tenant's place of earlier answers to the same request, if there are some.
+    ///
+    /// # Errors
+    /// As [`Choices::start`].
+    pub(crate) fn start_at(
+        call: &Call,
+        asked: &ParsedRequest,
+        prompts: Vec<Prompt>,
+        place: Option<TenantSlot>,
+    ) -> Result<Choices, ApiError> {
         let (n, n_max) = (prompts.len() * asked.n_choices, call.model.n_inside_max());
         if n > n_max {
             let line =
                 format!("{n} answers in one request are more than the {n_max} that the server holds; ask for fewer");
             return Err(ApiError::new(StatusCode::BAD_REQUEST, line));
         }
-        let (place, turn) = (call.tenant.enter()?, Turn::of(call)?);
+        let place = place.map_or_else(|| call.tenant.enter(), Ok)?;
+        // A request is one turn of its session.
+        let turn = if call.round == 0 { Turn::of(call)? } else { None };
         let (sender, events) = unbounded_channel();
         let Submitted { tickets, unread, limits } = match &call.model.answers {
             Responder::Engine(service) => {
@@ -256,6 +271,14 @@ impl Choices {
     /// # Errors
     /// One of them failed.
     pub(crate) async fn collect(mut self) -> Result<Vec<Summary>, ApiError> {
+        self.collect_all().await
+    }
+
+    /// Does as [`Choices::collect`], and leaves the tenant its place.
+    ///
+    /// # Errors
+    /// As [`Choices::collect`].
+    pub(crate) async fn collect_all(&mut self) -> Result<Vec<Summary>, ApiError> {
         let mut summaries: Vec<Option<Summary>> = vec![None; self.n_told.len()];
         while let Some((i, piece)) = self.next().await? {
             if let Chunk::End(_, summary) = piece {
@@ -263,6 +286,11 @@ impl Choices {
             }
         }
         Ok(summaries.into_iter().flatten().collect())
+    }
+
+    /// Returns the tenant's place, for more answers to the same request.
+    pub(crate) fn into_place(self) -> TenantSlot {
+        self.place
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn logits_processor(call: &Call, choice: usize) -> Option<Arc<dyn Log
         return None;
     }
     let tenant = learning.opened(&call.tenant)?;
-    Some(tenant.logits_processor(call.task.clone(), Some(&answer_id(&call.id, choice))))
+    Some(tenant.logits_processor(call.task.clone(), Some(&answer_id(&call.id, call.round + choice))))
 }
 
 /// Returns what a model is taught.

@@ -169,6 +169,8 @@ pub(crate) struct Call {
     pub routing: Option<String>,
     /// Names the request in the log and in the header `x-request-id`.
     pub id: String,
+    /// Answers of the model that are over, of a request that has several one after the other.
+    pub round: usize,
     /// Memory that is kept for it until its answers are over.
     pub held: Arc<Mutex<Vec<Share>>>,
     /// When it asked for its model, and when that was there.
@@ -233,6 +235,7 @@ impl Call {
             task,
             routing: decision.map(|decision| decision.choice.reason),
             id: id.to_owned(),
+            round: 0,
             held: Arc::default(),
             asked_at,
             loaded_at,

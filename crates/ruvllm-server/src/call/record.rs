@@ -93,7 +93,7 @@ impl Pending {
 fn about(call: &Call, i: usize) -> About {
     About {
         // The answers of one request count up from it.
-        request: number_of(&call.id).unwrap_or_default().wrapping_add(i as u64),
+        request: number_of(&call.id).unwrap_or_default().wrapping_add((call.round + i) as u64),
         tenant: tenant_name(&call.tenant).to_owned(),
         routing: call.routing.clone().unwrap_or_default(),
         generation: 0,

@@ -6,6 +6,7 @@ pub(crate) mod grpc;
 pub(crate) mod keys;
 pub(crate) mod learning;
 pub(crate) mod llamacpp;
+pub(crate) mod mcp;
 pub(crate) mod native;
 pub(crate) mod ollama;
 pub(crate) mod openai;

@@ -20,8 +20,8 @@ use tower_http::normalize_path::NormalizePath;
 use crate::call::response::respond;
 use crate::call::{Endpoint, routing};
 use crate::handlers::{
-    adapters, anthropic, grpc, keys, learning, llamacpp, native, ollama, openai, replay, routing as route, sessions,
-    witness,
+    adapters, anthropic, grpc, keys, learning, llamacpp, mcp, native, ollama, openai, replay, routing as route,
+    sessions, witness,
 };
 use crate::page;
 use enter::enter;
@@ -48,8 +48,9 @@ pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     let of_others = of_others.chain(ollama::ENDPOINTS);
     let own = native::ENDPOINTS.iter().chain(capabilities::ENDPOINTS).chain(llamacpp::ENDPOINTS);
     let own = own.chain(adapters::ENDPOINTS).chain(witness::ENDPOINTS).chain(replay::ENDPOINTS).chain(route::ENDPOINTS);
-    let own = own.chain(sessions::ENDPOINTS).chain(learning::ENDPOINTS).chain(learning::patterns::ENDPOINTS);
-    of_others.chain(own.chain(keys::ENDPOINTS))
+    let own = own.chain(mcp::ENDPOINTS).chain(sessions::ENDPOINTS).chain(learning::ENDPOINTS);
+    let own = own.chain(learning::patterns::ENDPOINTS).chain(keys::ENDPOINTS);
+    of_others.chain(own)
 }
 
 /// Returns the router of all endpoints.

@@ -19,6 +19,7 @@ mod limits;
 mod llama_clients;
 mod llama_server;
 mod llamacpp;
+mod mcp;
 mod models;
 mod ollama;
 mod reference;

@@ -12,15 +12,13 @@ use ruvllm_cli_tools::error::{Error, Result};
 use ruvllm_cli_tools::interrupt;
 use ruvllm_cli_tools::output::{Ui, bytes, table};
 use ruvllm_engine::tools::{Tool, ToolChoice};
-use ruvllm_mcp::{McpCancel, McpConfig, McpErrorKind, McpLimits, McpServers, McpTool, visible};
+use ruvllm_mcp::{McpCallResult, McpCancel, McpConfig, McpLimits, McpServers, McpTool, arguments, visible};
 use serde_json::{Map, Value, json};
 
 use crate::commands::chat::consent::{Consent, Verdict};
 
 /// Rounds of calls where none are given.
 const N_ROUNDS: usize = 8;
-/// The fewest and the most bytes of a result, by the model's context.
-const RESULT_BYTES: (usize, usize) = (2 << 10, 64 << 10);
 /// Characters of a description in the list of tools.
 const LISTED_CHARS: usize = 80;
 
@@ -72,11 +70,7 @@ impl McpPlan {
     /// # Errors
     /// A server does not start, or the tool that is to be called first is not there.
     pub fn start(self, app: &App, n_ctx: Option<usize>) -> Result<Toolbox> {
-        let defaults = McpLimits::default();
-        // A token is a byte at least, as a digit is, so that a result takes half of the context at most.
-        let (least, most) = RESULT_BYTES;
-        let result_bytes_max = n_ctx.map_or(defaults.result_bytes_max, |n_ctx| (n_ctx / 2).clamp(least, most));
-        let limits = McpLimits { result_bytes_max, ..defaults };
+        let limits = McpLimits { result_bytes_max: McpLimits::result_bytes_for(n_ctx), ..McpLimits::default() };
         let work = app.ui.spinner("starting MCP servers");
         let servers = McpServers::start(self.config, app.settings.inherited.clone(), limits);
         work.finish_and_clear();
@@ -156,11 +150,12 @@ impl Toolbox {
         let tools = Arc::clone(&self.tools);
         let tool = tools.iter().find(|tool| tool.name == call.name);
         let arguments = arguments(&call.arguments);
-        let (outcome, text) = match (tool, &arguments) {
-            (None, _) => ("unknown", format!("error: there is no tool '{}'", visible(&call.name, 80))),
-            (Some(_), None) => ("failed", "error: the arguments are no JSON object".to_owned()),
-            (Some(tool), Some(arguments)) => self.decided(tool, arguments.clone())?,
+        let result = match (tool, &arguments) {
+            (None, _) => McpCallResult::unknown(&call.name),
+            (Some(_), Err(result)) => result.clone(),
+            (Some(tool), Ok(arguments)) => self.decided(tool, arguments.clone())?,
         };
+        let (outcome, text) = (result.outcome.as_str(), result.for_model());
         let ms = start.elapsed().as_secs_f64() * 1e3;
         self.ui.note(&format!(
             "({}: {outcome}, {} in {:.1} s)",
@@ -173,7 +168,7 @@ impl Toolbox {
             "name": call.name,
             "server": tool.map(|tool| &tool.server),
             "tool": tool.map(|tool| &tool.tool),
-            "arguments": arguments.map_or_else(|| call.arguments.clone().into(), Value::Object),
+            "arguments": arguments.map_or_else(|_| call.arguments.clone().into(), Value::Object),
             "outcome": outcome,
             "result": text,
             "ms": ms,
@@ -181,14 +176,14 @@ impl Toolbox {
         Ok(Called { text, json })
     }
 
-    /// Runs a call if it is allowed; returns the outcome and the result.
-    fn decided(&mut self, tool: &McpTool, arguments: Map<String, Value>) -> Result<(&'static str, String)> {
+    /// Runs a call if it is allowed.
+    fn decided(&mut self, tool: &McpTool, arguments: Map<String, Value>) -> Result<McpCallResult> {
         match self.consent.decide(tool, &Value::Object(arguments.clone()).to_string())? {
-            Verdict::Denied => return Ok(("denied", "error: the person does not allow this call".to_owned())),
+            Verdict::Denied => return Ok(McpCallResult::denied("the person does not allow this call")),
             Verdict::Unasked => {
                 let advice = format!("{} was not run: nobody can be asked; --mcp-allow {0} allows it", tool.name);
                 self.ui.warn(&advice);
-                return Ok(("denied", "error: this call is not allowed, and nobody can be asked".to_owned()));
+                return Ok(McpCallResult::denied("this call is not allowed, and nobody can be asked"));
             }
             Verdict::Allowed => {}
         }
@@ -198,14 +193,7 @@ impl Toolbox {
             self.servers.call(&tool.name, arguments, &cancel)
         };
         work.finish_and_clear();
-        Ok(match called {
-            Ok(output) if output.is_error => ("failed", format!("error: {}", output.text)),
-            Ok(output) => ("ran", output.text),
-            Err(error) if error.kind() == McpErrorKind::Cancelled => {
-                ("cancelled", "error: the person gave this call up".to_owned())
-            }
-            Err(error) => ("failed", format!("error: {error}")),
-        })
+        Ok(McpCallResult::of(called))
     }
 
     /// Returns the tools, one a line.
@@ -249,13 +237,5 @@ impl Toolbox {
                 )))
             }
         }
-    }
-}
-
-/// Returns the arguments that a model wrote; none are an empty object.
-fn arguments(text: &str) -> Option<Map<String, Value>> {
-    match text.trim() {
-        "" => Some(Map::new()),
-        text => serde_json::from_str(text).ok(),
     }
 }

@@ -3,13 +3,14 @@
 mod adapter;
 mod llama_server;
 mod log;
+mod mcp;
 mod options;
 mod reload;
 mod remote;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ruvllm_cli_tools::app::App;
 use ruvllm_cli_tools::args::cache::CacheSizeArgs;
 use ruvllm_cli_tools::args::sampling::SamplingArgs;
@@ -28,6 +29,8 @@ use ruvllm_server::{AdapterOptions, DraftTextsOptions, KeyOptions, ModelSource, 
 use adapter::AdapterArg;
 use llama_server::{LlamaServerArgs, words_of};
 use log::LogFormat;
+use mcp::ServeMcpArgs;
+use options::Kept;
 use reload::SettingsReload;
 use ruvllm_hub::DEFAULT_MODEL;
 
@@ -214,6 +217,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = count::<1, { 1 << 24 }>, help_heading = "Server")]
     batch_mib: usize,
     #[command(flatten)]
+    mcp: ServeMcpArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
@@ -240,13 +245,6 @@ pub struct ServeArgs {
     /// Write the log and where the server listens as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// The values of `--witness-keep`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kept {
-    Digests,
-    Tokens,
 }
 
 impl ServeArgs {

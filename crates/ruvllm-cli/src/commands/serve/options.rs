@@ -4,19 +4,27 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use ruvllm_cli_tools::app::App;
 use ruvllm_cli_tools::error::{Error, Result};
 use ruvllm_learning::{BackgroundOptions, LearningOptions, MaintenanceOptions};
 use ruvllm_server::{BatchOptions, KeyOptions, ServerOptions, TlsOptions};
 use ruvllm_witness::WitnessOptions;
 
-use super::{Kept, ServeArgs};
+use super::ServeArgs;
+
+/// The values of `--witness-keep`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kept {
+    Digests,
+    Tokens,
+}
 
 impl ServeArgs {
     /// Returns the options of the server.
     ///
     /// # Errors
-    /// The address is none of this machine.
+    /// The address is none of this machine, or the file of MCP servers cannot be used.
     pub(super) fn options(&self, app: &App) -> Result<ServerOptions> {
         let seconds = |n: usize| Duration::from_secs(n as u64);
         let defaults = ServerOptions::default();
@@ -56,6 +64,7 @@ impl ServeArgs {
                 .batch_dir
                 .clone()
                 .map(|folder| BatchOptions { folder, tenant_bytes_max: (self.batch_mib as u64) << 20 }),
+            mcp: self.mcp.options(app)?,
             tls: self.tls_cert.clone().zip(self.tls_key.clone()).map(|(cert, key)| TlsOptions { cert, key }),
             cors_origins: self.cors_origin.clone(),
             body_bytes_max: self.max_body,

@@ -9,7 +9,8 @@ use ruvllm_cli_tools::remote;
 use ruvllm_engine::{SamplingParams, Speculation};
 use ruvllm_server::ModelSource;
 
-use super::{Kept, PREFILL_CHUNK, ServeArgs};
+use super::options::Kept;
+use super::{PREFILL_CHUNK, ServeArgs};
 use crate::commands::serve::llama_server::words_of;
 use ruvllm_hub::DEFAULT_MODEL;
 

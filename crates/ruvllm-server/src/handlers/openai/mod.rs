@@ -24,7 +24,10 @@ const POST: Endpoint = Endpoint { run: Handler::Model(chat::answer), ..Endpoint:
 /// Fields of the API of responses that ask for what this server does not do.
 const RESPONSES_UNSUPPORTED: &Unsupported = &[
     ("prompt", "the server keeps no prompts; send it"),
-    ("max_tool_calls", "calls are the client's to make; parallel_tool_calls false asks for one at a time"),
+    (
+        "max_tool_calls",
+        "calls of functions are the client's to make, and those of MCP servers' tools have the bounds of the server; parallel_tool_calls false asks for one at a time",
+    ),
     ("top_logprobs", "ask /v1/chat/completions"),
 ];
 

@@ -2,38 +2,23 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_api::progress::with_progress;
 use ruvllm_api::reading::{AnswerEvent, ToolCall};
 use ruvllm_api::thinking;
 use ruvllm_api::timings::{Clocks, timed};
-use ruvllm_api::tools::call_id;
-use ruvllm_engine::FinishReason;
 use ruvllm_engine::tools::CallEvent;
 use serde_json::{Value, json};
 
 use crate::call::Call;
-use crate::call::answer::{Chunk, Reading};
-use crate::call::generate::Choices;
+use crate::call::answer::{Chunk, Summary};
 use crate::call::stream::{Disconnected, Events};
-use crate::handlers::openai::responses::{
-    Prepared, function_call, message, object, part, reasoning, status, thought_part,
+use crate::handlers::openai::responses::output::{
+    Output, Stop, function_call, function_id, message, part, reasoning, thought_part,
 };
-
-/// Sends events with their numbers.
-struct Numbered {
-    events: Arc<Events>,
-    n_sent: u64,
-}
-
-impl Numbered {
-    async fn send(&mut self, name: &str, mut event: Value) -> Result<(), Disconnected> {
-        event["type"] = json!(name);
-        event["sequence_number"] = json!(self.n_sent);
-        self.n_sent += 1;
-        self.events.send_named(name, &event).await
-    }
-}
+use crate::handlers::openai::responses::rounds::{Ended, First, Responding, Started};
+use crate::handlers::openai::responses::status;
 
 /// A text of a response while it is written.
 #[derive(Clone, Debug)]
@@ -74,29 +59,38 @@ impl Open {
     }
 }
 
-/// The items of a response while it is written.
+/// The items of a round while it is written.
 struct Items<'c> {
     call: &'c Call,
-    out: Numbered,
-    /// Those that are whole.
-    done: Vec<Value>,
+    responding: &'c Responding,
+    out: &'c mut Output,
+    /// Whether something was said or called in this round.
+    has_said: bool,
     /// The text that is open, if one is.
     text: Option<Open>,
     /// The call that is open.
     called: ToolCall,
+    /// Calls of functions so far.
     n_calls: usize,
+    /// Calls of tools that are run here.
+    own: Vec<ToolCall>,
     /// Times of the token that is told, if they are asked for.
     times: Value,
 }
 
-impl Items<'_> {
+impl<'c> Items<'c> {
+    fn new(call: &'c Call, responding: &'c Responding, out: &'c mut Output) -> Items<'c> {
+        let (called, times) = (ToolCall::default(), Value::Null);
+        Items { call, responding, out, has_said: false, text: None, called, n_calls: 0, own: Vec::new(), times }
+    }
+
     /// Returns an event about the item that is open.
     fn event(&self, more: Value) -> Value {
         let id = match &self.text {
             Some(open) => open.item(self.call, "", false)["id"].take(),
-            None => json!(self.call_item("fc")),
+            None => json!(function_id(self.call, self.n_calls.saturating_sub(1))),
         };
-        let mut event = json!({ "item_id": id, "output_index": self.done.len() });
+        let mut event = json!({ "item_id": id, "output_index": self.out.done.len() });
         if self.text.is_some() {
             event["content_index"] = json!(0);
         }
@@ -104,30 +98,20 @@ impl Items<'_> {
         event
     }
 
-    /// Returns whether something was said or called.
-    fn has_said(&self) -> bool {
-        let is_open = self.text.as_ref().is_some_and(|open| open.kind == TextKind::Message);
-        is_open || self.done.iter().any(|item| item["type"] != "reasoning")
+    /// Returns the item of the function's call that is open.
+    fn function(&self, status: &str) -> Value {
+        function_call(self.call, self.n_calls.saturating_sub(1), status, &self.called)
     }
 
-    fn call_item(&self, prefix: &str) -> String {
-        call_id(&self.call.id, prefix, 0, self.n_calls.saturating_sub(1))
-    }
-
-    async fn added(&mut self, item: Value) -> Result<(), Disconnected> {
-        let event = json!({ "output_index": self.done.len(), "item": item });
-        self.out.send("response.output_item.added", event).await
-    }
-
-    async fn is_done(&mut self, item: Value) -> Result<(), Disconnected> {
-        let event = json!({ "output_index": self.done.len(), "item": item });
-        self.done.push(item);
-        self.out.send("response.output_item.done", event).await
+    /// Returns whether the call that is open is run here: it is told when it runs.
+    fn is_own(&self) -> bool {
+        self.responding.runs(&self.called.name)
     }
 
     async fn open(&mut self, kind: TextKind) -> Result<(), Disconnected> {
         let open = Open { kind, text: String::new() };
-        self.added(open.item(self.call, "in_progress", false)).await?;
+        self.has_said |= kind == TextKind::Message;
+        self.out.added(open.item(self.call, "in_progress", false)).await?;
         let part = open.part();
         self.text = Some(open);
         let event = self.event(json!({ "part": part }));
@@ -143,7 +127,7 @@ impl Items<'_> {
         let done = self.event(json!({ "part": open.part() }));
         self.out.send("response.content_part.done", done).await?;
         self.text = None;
-        self.is_done(open.item(self.call, status, true)).await
+        self.out.is_done(open.item(self.call, status, true)).await
     }
 
     /// Adds to a text, which is opened if it is not.
@@ -172,75 +156,119 @@ impl Items<'_> {
             CallEvent::Text(text) => self.add(TextKind::Message, text).await,
             CallEvent::Begin { name, .. } => {
                 self.close("completed").await?;
-                self.n_calls += 1;
+                self.has_said = true;
                 self.called = ToolCall { name, ..ToolCall::default() };
-                self.added(function_call(self.call, self.n_calls - 1, "in_progress", &self.called)).await
+                if self.is_own() {
+                    return Ok(());
+                }
+                self.n_calls += 1;
+                self.out.added(self.function("in_progress")).await
             }
             CallEvent::Arguments { json, .. } => {
                 self.called.arguments.push_str(&json);
+                if self.is_own() {
+                    return Ok(());
+                }
                 let delta = timed(self.event(json!({ "delta": json })), &self.times);
                 self.out.send("response.function_call_arguments.delta", delta).await
+            }
+            CallEvent::End { .. } if self.is_own() => {
+                self.own.push(std::mem::take(&mut self.called));
+                Ok(())
             }
             CallEvent::End { .. } => {
                 let whole = json!({ "name": self.called.name, "arguments": self.called.arguments });
                 let done = self.event(whole);
                 self.out.send("response.function_call_arguments.done", done).await?;
-                let item = function_call(self.call, self.n_calls - 1, status, &self.called);
-                self.is_done(item).await
+                self.out.is_done(self.function(status)).await
             }
         }
     }
 }
 
-/// Writes the answer in pieces.
+/// A round whose answer is over.
+struct Read {
+    summary: Box<Summary>,
+    calls: Vec<ToolCall>,
+    has_functions: bool,
+}
+
+/// Writes a response in pieces.
 pub(super) async fn write(
-    call: Call,
-    prepared: Prepared,
-    mut choices: Choices,
+    mut call: Call,
+    mut responding: Responding,
+    first: First,
     events: Arc<Events>,
 ) -> Result<(), Disconnected> {
-    let Prepared { asked, tool_use, mut keeping, .. } = prepared;
-    let mut out = Numbered { events, n_sent: 0 };
+    let mut output = Output::streamed(events);
     for name in ["response.created", "response.in_progress"] {
-        out.send(name, json!({ "response": object(&call, &asked, None) })).await?;
+        output.send(name, json!({ "response": responding.begun(&call) })).await?;
     }
-    let mut reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
-    let (called, times) = (ToolCall::default(), Value::Null);
-    let mut items = Items { call: &call, out, done: Vec::new(), text: None, called, n_calls: 0, times };
+    match rounds(&mut call, &mut responding, first, &mut output).await {
+        Ok(()) => Ok(()),
+        Err(Stop::Disconnected) => Err(Disconnected),
+        Err(Stop::Failed(ApiError { message, code, param, .. })) => {
+            let error = json!({ "code": code, "message": message, "param": param });
+            output.send("error", error).await
+        }
+    }
+}
+
+/// Writes all rounds of a response, and its end.
+async fn rounds(call: &mut Call, responding: &mut Responding, first: First, output: &mut Output) -> Result<(), Stop> {
+    let mut started = responding.begin(call, first, output).await?;
     let mut clocks = Clocks::new(&call.body, 1);
     loop {
-        match choices.next().await {
-            Ok(Some((_, Chunk::Progress(progress)))) => {
-                let event = json!({ "response": object(&call, &asked, None) });
+        let Read { summary, calls, has_functions } = round(call, responding, &mut started, &mut clocks, output).await?;
+        let ended = Ended { summary: &summary, calls, has_functions, choices: started.choices };
+        match responding.next(call, ended, output).await? {
+            Some(next) => started = next,
+            None => {
+                let (name, mut response) = responding.end(call, output);
+                responding.keeping.keep(call, &mut response).await;
+                let times = if clocks.is_asked() { summary.timings() } else { Value::Null };
+                return Ok(output.send(name, timed(json!({ "response": response }), &times)).await?);
+            }
+        }
+    }
+}
+
+/// Writes what the model answers in a round.
+async fn round(
+    call: &Call,
+    responding: &Responding,
+    started: &mut Started,
+    clocks: &mut Clocks,
+    output: &mut Output,
+) -> Result<Read, Stop> {
+    let (mut reading, mut items) = (started.reading(), Items::new(call, responding, output));
+    loop {
+        let Some((_, chunk)) = started.choices.next().await? else {
+            let line = "an answer has no end; the server's log tells more";
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line).into());
+        };
+        match chunk {
+            Chunk::Progress(progress) => {
+                let event = json!({ "response": responding.begun(call) });
                 items.out.send("response.in_progress", with_progress(event, &progress)).await?;
             }
-            Ok(Some((_, Chunk::Token(token)))) => {
+            Chunk::Token(token) => {
                 items.times = clocks.tick(0);
                 for event in reading.push(&token) {
                     items.take(event, "completed").await?;
                 }
             }
-            Ok(Some((_, Chunk::End(rest, summary)))) => {
+            Chunk::End(rest, summary) => {
                 for event in reading.finish(&rest, &summary) {
                     items.take(event, status(&summary)).await?;
                 }
-                if !items.has_said() {
+                if !items.has_said {
                     items.close(status(&summary)).await?;
                     items.open(TextKind::Message).await?;
                 }
                 items.close(status(&summary)).await?;
-                let is_cut = summary.finish_reason == FinishReason::Length;
-                let name = if is_cut { "response.incomplete" } else { "response.completed" };
-                let output = std::mem::take(&mut items.done);
-                let mut response = object(&call, &asked, Some((&*summary, output)));
-                keeping.keep(&call, &mut response).await;
-                let times = if clocks.is_asked() { summary.timings() } else { Value::Null };
-                items.out.send(name, timed(json!({ "response": response }), &times)).await?;
-            }
-            Ok(None) => return Ok(()),
-            Err(ApiError { message, code, param, .. }) => {
-                let error = json!({ "code": code, "message": message, "param": param });
-                return items.out.send("error", error).await;
+                let (calls, has_functions) = (items.own, items.n_calls > 0);
+                return Ok(Read { summary, calls, has_functions });
             }
         }
     }

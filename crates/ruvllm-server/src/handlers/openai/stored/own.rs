@@ -23,6 +23,9 @@ pub(super) const RESPONSE: &str = "resp_";
 /// How ids of conversations begin.
 pub(super) const CONVERSATION: &str = "conv_";
 
+/// How ids of calls that are to be approved begin.
+const APPROVAL: &str = "mcpr";
+
 /// Characters of what names a call, as `Server::new_id` makes it.
 const ID_CHARS: usize = 24;
 
@@ -240,7 +243,16 @@ fn one_named(mut item: Value, id: &str) -> Value {
         "function_call" => "fc",
         "function_call_output" => "fco",
         "reasoning" => "rs",
+        "mcp_list_tools" => "mcpl",
+        "mcp_call" => "mcp",
+        "mcp_approval_request" => APPROVAL,
+        "mcp_approval_response" => "mcpa",
         _ => "msg",
+    };
+    let id = match fields.get("id").and_then(Value::as_str).filter(|_| prefix == APPROVAL) {
+        // What approves it names it so.
+        Some(given) if is_approval(given) => given.to_owned(),
+        _ => format!("{prefix}_{id}"),
     };
     let is_of_model = fields.get("role").is_some_and(|role| role == "assistant");
     if let Some(Value::String(text)) = fields.get("content").filter(|_| prefix == "msg") {
@@ -255,8 +267,14 @@ fn one_named(mut item: Value, id: &str) -> Value {
     }
     fields.entry("status").or_insert_with(|| json!("completed"));
     fields.insert("type".to_owned(), json!(kind));
-    fields.insert("id".to_owned(), json!(format!("{prefix}_{id}")));
+    fields.insert("id".to_owned(), json!(id));
     item
+}
+
+/// Returns whether a text is an id of a call that is to be approved, as answers have it.
+fn is_approval(id: &str) -> bool {
+    let rest = id.strip_prefix(APPROVAL).and_then(|rest| rest.strip_prefix('_'));
+    rest.is_some_and(|rest| rest.len() <= 64 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 /// There is no such conversation of the caller's.
