@@ -38,7 +38,7 @@ pub(super) struct Started {
 /// What a response begins with.
 pub(super) enum First {
     /// The model answers.
-    Round(Started),
+    Round(Box<Started>),
     /// Calls that were approved are run first, in the tenant's place.
     Approved(TenantSlot),
 }
@@ -113,7 +113,7 @@ impl Responding {
         let asked = ParsedRequest::read(call, n_max)?;
         let first = match mcp.as_ref().is_some_and(Offered::has_approved) {
             true => First::Approved(call.tenant.enter()?),
-            false => First::Round(Round::prepare(call, n_max).await?.start(call, None)?),
+            false => First::Round(Box::new(Round::prepare(call, n_max).await?.start(call, None)?)),
         };
         Ok((Responding { keeping, mcp, asked, used: Tokens::default(), n_told: 0, is_cut: false }, first))
     }
@@ -129,7 +129,7 @@ impl Responding {
             mcp.list(call, output).await?;
         }
         let place = match first {
-            First::Round(started) => return Ok(started),
+            First::Round(started) => return Ok(*started),
             First::Approved(place) => place,
         };
         if let Some(mcp) = &self.mcp {
