@@ -96,6 +96,10 @@ export interface ServeOptions {
   batchDir?: string;
   /** Most MiB of each key's files and answers there (`--batch-mib`) */
   batchMib?: number;
+  /** File of MCP servers whose tools requests may call (/v1/responses), as other programs have it: {"mcpServers": {"NAME": {"command": ...}}} (`--mcp`) */
+  mcp?: string;
+  /** Tools that may run, for whoever may ask: fs__read_file, fs__* or *; no others do; may be given several times (`--mcp-allow`) */
+  mcpAllow?: string | string[];
   /** Temperature; 0 always takes the most likely token (`--temp`) */
   temp?: number;
   /** Keep the K most likely tokens; 0 keeps all (`--top-k`) */
