@@ -121,6 +121,11 @@ class LoadOptions(TypedDict, total=False):
     batch_dir: Path
     #: Most MiB of each key's files and answers there.
     batch_mib: int
+    #: File of MCP servers whose tools requests may call (/v1/responses), as other programs have it: {"mcpServers":
+    #: {"NAME": {"command": ...}}}.
+    mcp: Path
+    #: Tools that may run, for whoever may ask: fs__read_file, fs__* or *; no others do; may be given several times.
+    mcp_allow: Union[Path, Sequence[Path]]
     #: Temperature; 0 always takes the most likely token.
     temp: float
     #: Keep the K most likely tokens; 0 keeps all.
