@@ -11,11 +11,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The gates of a server.
 #[derive(Debug)]
 pub struct Gates {
-    /// Those that are at work at once.
+    /// Places of all work together.
     all: Arc<Semaphore>,
-    /// How many of them may be of a tenant.
+    /// Places of a tenant at most.
     n_own: usize,
-    /// How many may be of everybody, where there are no keys.
+    /// Places of everybody at most, where there are no keys.
     n_everybody: usize,
     /// A gate for each tenant that is at one.
     own: Mutex<HashMap<u64, Arc<Semaphore>>>,

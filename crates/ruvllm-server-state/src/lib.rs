@@ -1,4 +1,4 @@
-//! What a running server of RuvLLM keeps: models, tenants and their keys, limits, what was learned, batches, metrics, the record.
+//! State of a running server of RuvLLM: models, tenants and their keys, limits, what was learned, batches, metrics, the record.
 //!
 //! Nothing here reads a request or writes an answer of an API; that is `ruvllm-server`, which stands on this crate. A caller
 //! that embeds the server needs [`ModelSource`] and [`ServerOptions`], which `ruvllm-server` exports as its own.
@@ -16,6 +16,7 @@ pub mod mcp;
 pub mod metrics;
 pub mod models;
 pub mod options;
+mod private;
 pub mod reload;
 pub mod saves;
 pub mod server;

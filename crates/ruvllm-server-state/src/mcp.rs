@@ -54,7 +54,7 @@ impl McpOptions {
 pub struct Mcp {
     servers: McpServers,
     options: McpOptions,
-    /// Where calls wait for each other.
+    /// Gates at which calls wait for each other.
     gates: Gates,
     /// Held while lists are asked for again.
     refreshing: Mutex<()>,

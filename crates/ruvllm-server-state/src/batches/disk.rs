@@ -1,11 +1,13 @@
 //! Files of the folder: readable by their owner alone, and written whole or not at all.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+
+use crate::private::private;
 
 /// Name of the file that says whose folder it is.
 const OWNER: &str = "tenant.json";
@@ -27,13 +29,6 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
 /// Opens a file to add to it, and makes it if it is not there.
 pub(super) fn append(path: &Path) -> io::Result<File> {
     private().create(true).append(true).read(true).open(path)
-}
-
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
 }
 
 /// Writes an object so that a crash leaves the old one or the new one.

@@ -1,12 +1,14 @@
 //! The key file on the disk: read whole, and replaced whole, so that a reader sees the old one or the new one.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
 use http::StatusCode;
 use ruvllm_api::error::{ApiError, without_numbers};
+
+use crate::private::private;
 
 /// Returns when a file was changed last.
 pub(super) fn modified(file: &Path) -> Option<SystemTime> {
@@ -71,23 +73,12 @@ fn write(path: &Path, beside: &Path, text: &str) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut options = OpenOptions::new();
-    options.create_new(true).write(true);
-    make_private(&mut options);
-    let mut file = options.open(beside)?;
+    let mut file = private().create_new(true).write(true).open(beside)?;
     file.write_all(text.as_bytes())?;
     keep_owner(&file, &metadata)?;
     file.set_permissions(metadata.permissions())?;
     file.sync_all()
 }
-
-#[cfg(unix)]
-fn make_private(options: &mut OpenOptions) {
-    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
-}
-
-#[cfg(not(unix))]
-fn make_private(_: &mut OpenOptions) {}
 
 /// Gives a file the owner and the group of another one. A group that cannot be given is an error, because another one might read
 /// the file; an owner that cannot be given stays the server's, which reads it anyway.

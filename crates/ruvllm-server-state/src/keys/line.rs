@@ -14,9 +14,9 @@ const HASHED: &str = "sha256:";
 const KEY_CHARS_MIN: usize = 8;
 
 /// Most MiB that a line may allow.
-pub(super) const MIB_MAX: usize = 1 << 24;
+pub const MIB_MAX: usize = 1 << 24;
 
-/// What a line says of a key, which is here as its SHA-256 alone.
+/// Line of a key, which is here as its SHA-256 alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyLine {
     pub name: String,

@@ -1,4 +1,4 @@
-//! Who asks: API keys, and the tenant that belongs to each.
+//! API keys, and the tenant that belongs to each.
 //!
 //! A key file has a line per key: `name key [concurrent=N] [priority=P] [kv_mib=N] [adapter_mib=N] [salt=WORD] [admin]`; `#`
 //! begins a comment. In the place of the key its SHA-256 may stand, as `sha256:HEX`. The name is the tenant: keys of one name
@@ -23,12 +23,12 @@ use sha2::{Digest, Sha256};
 
 pub use admin::{CreatedKey, KeyAdmin, KeyInfo, NewKey};
 use file::modified;
-pub use line::KeyLimits;
 use line::read_lines;
+pub use line::{KeyLimits, MIB_MAX};
 use tenant::Revoked;
 pub use tenant::{Tenant, TenantSlot};
 
-/// How often the file is looked at.
+/// Time between two looks at the file.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Where keys come from.

@@ -73,7 +73,7 @@ pub enum RemoteEvent {
 pub struct RemoteEnd {
     /// Its text, without thoughts and calls.
     pub text: String,
-    /// Why the answer ended.
+    /// Reason for the end of the answer.
     pub finish_reason: FinishReason,
     /// Tokens of the prompt.
     pub n_prompt: usize,

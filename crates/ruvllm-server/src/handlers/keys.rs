@@ -4,26 +4,21 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use ruvllm_api::error::ApiError;
 use ruvllm_api::fields::{Field, Kind, optional, required};
 use ruvllm_server_state::gate::offload;
-use ruvllm_server_state::keys::{KeyAdmin, KeyInfo, KeyLimits, NewKey};
+use ruvllm_server_state::keys::{KeyAdmin, KeyInfo, KeyLimits, MIB_MAX, NewKey};
 use serde_json::{Value, json};
 
 use crate::call::response::json_response;
 use crate::call::{Endpoint, Handler, HandlerFuture, ServerCall};
 
+/// The MiB that a key may be allowed.
+const MIB: Kind = Kind::Int(1, MIB_MAX as i64);
+
 const NEW: &[Field] = &[
     required("name", Kind::Text, "the tenant that the key is for; one that has keys gets one more"),
     optional("concurrent", Kind::Int(1, 1_000_000), "the most requests at once; no limit if it is left out"),
     optional("priority", Kind::Int(-10, 10), "the priority of its requests; 0 if it is left out"),
-    optional(
-        "kv_mib",
-        Kind::Int(1, 1 << 24),
-        "the most MiB of KV cache that its requests hold together, in each model",
-    ),
-    optional(
-        "adapter_mib",
-        Kind::Int(1, 1 << 24),
-        "the most MiB that its loaded adapters take together, in each model",
-    ),
+    optional("kv_mib", MIB, "the most MiB of KV cache that its requests hold together, in each model"),
+    optional("adapter_mib", MIB, "the most MiB that its loaded adapters take together, in each model"),
     optional("is_admin", Kind::Bool, "whether it may administer keys"),
 ];
 

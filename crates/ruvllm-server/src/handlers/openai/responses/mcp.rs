@@ -59,23 +59,22 @@ impl Offered {
     /// # Errors
     /// 400: there is no such server or tool, or a call is approved that nobody asked about.
     pub(super) async fn of(call: &mut Call) -> Result<Option<Offered>, ApiError> {
-        let given: Vec<Value> = call.body.list("tools").cloned().unwrap_or_default();
         let approved = approved(call.body.list("input").map_or(&[], |items| items))?;
-        let (entries, functions): (Vec<_>, Vec<_>) =
-            given.iter().cloned().enumerate().partition(|(_, tool)| tool["type"] == "mcp");
-        if entries.is_empty() {
+        let is_mcp = |tool: &Value| tool["type"] == "mcp";
+        let Some(first) = call.body.list("tools").and_then(|tools| tools.iter().position(is_mcp)) else {
             return match approved.first() {
                 Some(asked) => Err(not_offered(&asked["server_label"])),
                 None => Ok(None),
             };
-        }
-        let Some(mcp) = call.server.mcp.clone() else {
-            return Err(ApiError::bad(format!("tools[{}]", entries[0].0), off().message));
         };
+        let Some(mcp) = call.server.mcp.clone() else {
+            return Err(ApiError::bad(format!("tools[{first}]"), off().message));
+        };
+        let given: Vec<Value> = call.body.list("tools").cloned().unwrap_or_default();
         mcp.refresh().await;
         let (all, mut servers) = (mcp.tools(), Vec::<OfferedServer>::new());
-        for (i, entry) in &entries {
-            let server = OfferedServer::of(&mcp, &all, entry, *i)?;
+        for (i, entry) in given.iter().enumerate().filter(|(_, tool)| is_mcp(tool)) {
+            let server = OfferedServer::of(&mcp, &all, entry, i)?;
             if servers.iter().any(|other| other.label == server.label) {
                 let line = format!("'tools[{i}].server_label' is '{}' a second time; name each once", server.label);
                 return Err(ApiError::bad(format!("tools[{i}].server_label"), line));
@@ -85,7 +84,7 @@ impl Offered {
         if let Some(asked) = approved.iter().find(|asked| servers.iter().all(|s| s.label != asked["server_label"])) {
             return Err(not_offered(&asked["server_label"]));
         }
-        let functions = functions.into_iter().map(|(_, tool)| tool).collect();
+        let functions = given.iter().filter(|tool| !is_mcp(tool)).cloned().collect();
         let given = [Value::Array(given), call.body.get("tool_choice").cloned().unwrap_or_else(|| json!("auto"))];
         let offered = Offered { mcp, servers, given, functions, approved };
         offered.choose(call)?;

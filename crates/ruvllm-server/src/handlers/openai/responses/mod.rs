@@ -5,6 +5,7 @@ mod mcp;
 mod output;
 mod rounds;
 mod stream;
+
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use ruvllm_api::adapters::{ADAPTER, ADAPTERS};
@@ -21,6 +22,7 @@ use ruvllm_engine::FinishReason;
 use serde_json::json;
 
 use crate::call::answer::Summary;
+use crate::call::generate::ParsedRequest;
 use crate::call::response::json_response;
 use crate::call::{Call, HandlerFuture};
 use crate::handlers::openai::responses::items::INPUT_ITEM;
@@ -86,7 +88,8 @@ pub(super) fn count(mut call: Call) -> HandlerFuture {
         Keeping::begin(&mut call).await?;
         Offered::of(&mut call).await?;
         let n_max = call.body.count("max_output_tokens");
-        let n = Round::prepare(&mut call, n_max).await?.prompt.into_tokens(&call)?.len();
+        let asked = ParsedRequest::read(&call, n_max)?;
+        let n = Round::prepare(&mut call, asked).await?.prompt.into_tokens(&call)?.len();
         Ok(json_response(StatusCode::OK, &json!({ "object": "response.input_tokens", "input_tokens": n })))
     })
 }

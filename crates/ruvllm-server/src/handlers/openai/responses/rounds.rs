@@ -3,8 +3,8 @@
 use ruvllm_api::error::ApiError;
 use ruvllm_api::openai::now_s;
 use ruvllm_api::reading::ToolCall;
-use ruvllm_engine::FinishReason;
 use ruvllm_engine::tools::ToolUse;
+use ruvllm_engine::{FinishReason, SamplingParams};
 use ruvllm_server_state::keys::TenantSlot;
 use ruvllm_witness::decimal;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ pub(super) struct Started {
     pub choices: Choices,
 }
 
-/// What a response begins with.
+/// Beginning of a response.
 pub(super) enum First {
     /// The model answers.
     Round(Box<Started>),
@@ -66,7 +66,10 @@ struct Tokens {
 pub(super) struct Responding {
     pub keeping: Keeping,
     mcp: Option<Offered>,
-    asked: ParsedRequest,
+    is_stream: bool,
+    is_truncated: bool,
+    /// Sampling of the request; none where another server answers, which has defaults of its own.
+    sampling: Option<SamplingParams>,
     used: Tokens,
     /// Items that the conversation has already.
     n_told: usize,
@@ -74,12 +77,11 @@ pub(super) struct Responding {
 }
 
 impl Round {
-    /// Makes the prompt of a round in which so many tokens may be written.
+    /// Makes the prompt of a round.
     ///
     /// # Errors
     /// Values that do not go together, or messages that the template refuses.
-    pub(super) async fn prepare(call: &mut Call, n_max: Option<usize>) -> Result<Round, ApiError> {
-        let mut asked = ParsedRequest::read(call, n_max)?;
+    pub(super) async fn prepare(call: &mut Call, mut asked: ParsedRequest) -> Result<Round, ApiError> {
         let tool_use = read_tools(call, &mut asked.request).await?;
         let conversation = Conversation { messages: messages(call), begun: None, opens_answer: true };
         let prompt = prompt(call, Some(&asked), tool_use.as_ref(), conversation).await?;
@@ -109,18 +111,20 @@ impl Responding {
     pub(super) async fn new(call: &mut Call) -> Result<(Responding, First), ApiError> {
         let keeping = Keeping::begin(call).await?;
         let mcp = Offered::of(call).await?;
-        let n_max = call.body.count(N_MAX);
-        let asked = ParsedRequest::read(call, n_max)?;
+        let asked = ParsedRequest::read(call, call.body.count(N_MAX))?;
+        let (is_stream, is_truncated) = (asked.is_stream, asked.is_truncated);
+        let sampling = call.model.engine().map(|_| asked.request.sampling.clone());
         let first = match mcp.as_ref().is_some_and(Offered::has_approved) {
             true => First::Approved(call.tenant.enter()?),
-            false => First::Round(Box::new(Round::prepare(call, n_max).await?.start(call, None)?)),
+            false => First::Round(Box::new(Round::prepare(call, asked).await?.start(call, None)?)),
         };
-        Ok((Responding { keeping, mcp, asked, used: Tokens::default(), n_told: 0, is_cut: false }, first))
+        let used = Tokens::default();
+        Ok((Responding { keeping, mcp, is_stream, is_truncated, sampling, used, n_told: 0, is_cut: false }, first))
     }
 
     /// Returns whether the response is sent in pieces.
     pub(super) fn is_stream(&self) -> bool {
-        self.asked.is_stream
+        self.is_stream
     }
 
     /// Adds what comes before the model's answer, and returns the first round.
@@ -136,8 +140,8 @@ impl Responding {
             mcp.run_approved(call, &place, output).await?;
         }
         self.tell(call, output);
-        let n_max = call.body.count(N_MAX);
-        Ok(Round::prepare(call, n_max).await?.start(call, Some(place))?)
+        let asked = ParsedRequest::read(call, call.body.count(N_MAX))?;
+        Ok(Round::prepare(call, asked).await?.start(call, Some(place))?)
     }
 
     /// Returns whether a name that the model called is that of a tool that is run here.
@@ -169,7 +173,8 @@ impl Responding {
         call.round += 1;
         mcp.offer(call);
         self.tell(call, output);
-        Ok(Some(Round::prepare(call, n_left).await?.start(call, Some(place))?))
+        let asked = ParsedRequest::read(call, n_left)?;
+        Ok(Some(Round::prepare(call, asked).await?.start(call, Some(place))?))
     }
 
     /// Adds the items that are new to the conversation.
@@ -197,9 +202,7 @@ impl Responding {
     }
 
     fn object(&self, call: &Call, status: &str, output: Vec<Value>) -> Value {
-        let (given, asked) = (&call.body, &self.asked);
-        // Another server has defaults of its own.
-        let sampling = call.model.engine().map(|_| &asked.request.sampling);
+        let (given, sampling) = (&call.body, self.sampling.as_ref());
         let chosen = |name: &str, own: Option<f32>| own.or_else(|| given.number(name)).map(decimal);
         let or = |name: &str, other: Value| {
             let own = self.mcp.as_ref().and_then(|mcp| mcp.given(name));
@@ -225,7 +228,7 @@ impl Responding {
             "tool_choice": or("tool_choice", json!("auto")),
             "tools": or("tools", json!([])),
             "top_p": chosen("top_p", sampling.map(|sampling| sampling.top_p)),
-            "truncation": json!(if asked.is_truncated { "auto" } else { "disabled" }),
+            "truncation": json!(if self.is_truncated { "auto" } else { "disabled" }),
             "usage": null,
             "user": given.get("user"),
             "metadata": or("metadata", json!({})),

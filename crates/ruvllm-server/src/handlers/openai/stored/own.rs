@@ -23,7 +23,7 @@ pub(super) const RESPONSE: &str = "resp_";
 /// How ids of conversations begin.
 pub(super) const CONVERSATION: &str = "conv_";
 
-/// How ids of calls that are to be approved begin.
+/// Beginning of the ids of calls that are to be approved.
 const APPROVAL: &str = "mcpr";
 
 /// Characters of what names a call, as `Server::new_id` makes it.
