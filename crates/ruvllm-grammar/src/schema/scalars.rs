@@ -230,13 +230,15 @@ impl<'s> Compiler<'s> {
         if multiples.len() > 1 || bare.iter().any(|part| part.get("divisibleBy").is_some()) {
             self.look_at("multipleOf");
         }
-        let digits = match (is_whole, bounds.is_empty()) {
-            (true, _) => number::INTEGER,
-            (false, true) => number::NUMBER,
-            (false, false) => number::DECIMAL,
+        let one_by_one = |digits: &str| {
+            let expressions = bounds.iter().map(number::Limit::expression);
+            std::iter::once(digits.to_owned()).chain(expressions).collect()
         };
-        let mut all: Vec<String> = vec![digits.to_owned()];
-        all.extend(bounds);
+        let mut all: Vec<String> = match (is_whole, bounds.is_empty()) {
+            (true, _) => number::whole(&bounds).map_or_else(|| one_by_one(number::INTEGER), |whole| vec![whole]),
+            (false, true) => vec![number::NUMBER.to_owned()],
+            (false, false) => one_by_one(number::DECIMAL),
+        };
         match multiples.first().map(|multiple| number::multiples(&multiple.to_string())) {
             Some(Some(expression)) => all.push(expression),
             Some(None) => self.look_at("multipleOf"),
@@ -250,7 +252,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Adds what a schema says of the least and the largest number.
-    fn bounds(&mut self, part: &Part<'s>, bounds: &mut Vec<String>) -> Result<(), GrammarError> {
+    fn bounds(&mut self, part: &Part<'s>, bounds: &mut Vec<number::Limit>) -> Result<(), GrammarError> {
         for (keyword, open_keyword) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
             let is_open = part.get(open_keyword).and_then(Value::as_bool);
             let closed = part.get(keyword).map(|value| (keyword, value, is_open == Some(true)));
@@ -261,8 +263,7 @@ impl<'s> Compiler<'s> {
                     return Err(refused(&format!("the schema's '{name}' is no number")));
                 }
                 match Bound::read(&value.to_string()) {
-                    Some(bound) if keyword == "minimum" => bounds.push(bound.from(is_open)),
-                    Some(bound) => bounds.push(bound.to(is_open)),
+                    Some(bound) => bounds.push(number::Limit { bound, is_least: keyword == "minimum", is_open }),
                     None => self.look_at(if keyword == "minimum" { "minimum" } else { "maximum" }),
                 }
             }
