@@ -10,12 +10,12 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, runs_as_test, values};
+use ruvllm_cpu::ThreadPool;
+use ruvllm_cpu::arena::PageRange;
 use ruvllm_kernels::attention::{
     self, AttentionKernels, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch,
     Segment,
 };
-use ruvllm_threads::ThreadPool;
-use ruvllm_threads::arena::PageRange;
 
 /// Heads of a model.
 struct Model {

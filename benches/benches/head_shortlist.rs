@@ -12,9 +12,9 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use half::f16;
 use ruvllm_benches::shapes::{MODELS, Model};
 use ruvllm_benches::{blocks, criterion, runs_as_test, values};
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, MatmulKernels, Matrix, ShortlistOut, TopK};
 use ruvllm_kernels::{GgmlType::Q8_0, Isa};
-use ruvllm_threads::ThreadPool;
 
 /// Rows of a head where times do not count.
 const TEST_ROWS: usize = 1024;

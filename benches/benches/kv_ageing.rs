@@ -3,10 +3,10 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::criterion;
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention;
 use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv, Quantizer, Sequence};
-use ruvllm_threads::ThreadPool;
 
 /// Attention layers and their shape.
 const MODELS: [(&str, usize, LayerKv); 3] = [

@@ -8,12 +8,12 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, values};
+use ruvllm_cpu::ThreadPool;
+use ruvllm_cpu::arena::{AlignedVec, LargePages};
 use ruvllm_kernels::attention::{
     self, AttentionKernels, BLOCK_TOKENS, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits,
     Options, Scratch, Segment,
 };
-use ruvllm_threads::ThreadPool;
-use ruvllm_threads::arena::{AlignedVec, LargePages};
 
 /// Shape of a model's attention.
 struct Shape {

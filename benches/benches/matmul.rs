@@ -16,9 +16,9 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::shapes::{MODELS, Model, Product, WIDE_SHAPES, WIDE_TYPES, WideShape};
 use ruvllm_benches::{blocks, criterion, read, runs_as_test, values};
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, MatmulKernels, Matrix};
 use ruvllm_kernels::{GgmlType, Isa};
-use ruvllm_threads::ThreadPool;
 
 /// Most weights of a product that the scalar row is measured on. Arithmetic bounds it, so a slice of a matrix has the
 /// rate of the whole.

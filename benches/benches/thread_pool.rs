@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ruvllm_benches::criterion;
-use ruvllm_threads::ThreadPool;
+use ruvllm_cpu::ThreadPool;
 
 fn regions(c: &mut Criterion) {
     let mut group = c.benchmark_group("threads");

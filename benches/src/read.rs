@@ -4,8 +4,8 @@ use std::hint::black_box;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Throughput};
-use ruvllm_threads::ThreadPool;
-use ruvllm_threads::arena::AlignedVec;
+use ruvllm_cpu::ThreadPool;
+use ruvllm_cpu::arena::AlignedVec;
 
 use crate::runs_as_test;
 

@@ -40,7 +40,7 @@ use crate::shell;
 const LAYERS: [(&str, u8); 36] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-shaders", 0),
-    ("ruvllm-threads", 0),
+    ("ruvllm-cpu", 0),
     ("ruvllm-kernels", 1),
     ("ruvllm-gguf", 1),
     ("ruvllm-store", 1),

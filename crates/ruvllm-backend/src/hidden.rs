@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::Isa;
 use ruvllm_lora::loader::HeadWeights;
 use ruvllm_lora::micro::{FinalBlock, MicroLora};
-use ruvllm_threads::ThreadPool;
 
 use crate::{BackendError, SeqId};
 

@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-use ruvllm_threads::ThreadPool;
-use ruvllm_threads::arena::LargePages;
+use ruvllm_cpu::ThreadPool;
+use ruvllm_cpu::arena::LargePages;
 use web_time::Instant;
 
 /// Passes over the buffer; the fastest counts.

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p ruvllm-kernels --example quantized_matmul`
 
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
 use ruvllm_kernels::{GgmlType, dequant};
-use ruvllm_threads::ThreadPool;
 
 const N_ROWS: usize = 64;
 const N_COLS: usize = 256;

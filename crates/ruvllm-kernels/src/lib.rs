@@ -7,7 +7,7 @@
 //! ```
 //! use ruvllm_kernels::matmul::{self, Acts, Matrix};
 //! use ruvllm_kernels::{GgmlType, Isa, dequant};
-//! use ruvllm_threads::ThreadPool;
+//! use ruvllm_cpu::ThreadPool;
 //!
 //! // A matrix of one row: a Q8_0 block with scale 0.5 and quants 0, 1, .. 31.
 //! let mut block = 0x3800u16.to_le_bytes().to_vec();
@@ -30,9 +30,6 @@ pub mod isa;
 
 pub mod activation;
 pub mod attention;
-mod compute;
-#[cfg(target_arch = "x86_64")]
-mod cpu;
 pub mod dequant;
 pub mod distance;
 mod lanes;
@@ -44,8 +41,8 @@ pub mod prefetch;
 pub mod rope;
 pub mod softmax;
 
-pub use compute::Compute;
-pub use isa::{Dispatch, Isa};
+pub use isa::Dispatch;
+pub use ruvllm_cpu::{Compute, Isa};
 pub use ruvllm_ggml::{self as block, GgmlType};
 
 /// Version of the numbers: two builds of one version compute the same bits on the same instruction set, of the same weights in

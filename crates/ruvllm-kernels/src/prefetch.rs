@@ -8,10 +8,10 @@ mod plan;
 pub(crate) use cursor::PlanCursor;
 pub use plan::PrefetchPlan;
 
-use ruvllm_threads::prefetch::CacheLevel;
+use ruvllm_cpu::prefetch::CacheLevel;
 
 #[cfg(target_arch = "x86_64")]
-use crate::cpu;
+use ruvllm_cpu::family;
 
 /// Prefetch policy of a core for memory that it streams through once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ impl Streaming {
     pub(crate) fn of_machine() -> Streaming {
         #[cfg(target_arch = "x86_64")]
         {
-            match cpu::amd_family() {
-                Some(..cpu::ZEN_5) => Streaming { level: CacheLevel::L2, is_single: true },
+            match family::amd_family() {
+                Some(..family::ZEN_5) => Streaming { level: CacheLevel::L2, is_single: true },
                 Some(_) => Streaming { level: CacheLevel::L1, is_single: true },
                 None => Streaming { level: CacheLevel::L1, is_single: false },
             }

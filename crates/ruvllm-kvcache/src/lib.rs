@@ -17,7 +17,7 @@
 //! ```
 //! use ruvllm_kernels::attention::{self, Inputs, Limits, Options, Scratch};
 //! use ruvllm_kernels::Isa;
-//! use ruvllm_threads::ThreadPool;
+//! use ruvllm_cpu::ThreadPool;
 //! use ruvllm_kvcache::{BlockPool, KvLayout, KvFormat, LayerKv};
 //!
 //! let shape = LayerKv { n_kv_heads: 1, k_dim: 8, v_dim: 8 };

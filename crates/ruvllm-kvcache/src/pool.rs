@@ -10,8 +10,8 @@ use crate::budget::PAGE_BYTES;
 use crate::error::{KvError, KvErrorKind};
 use crate::stats::Usage;
 use crate::table::Sequence;
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::attention::{self, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvUnitsMut, Segment, UNIT_BLOCKS};
-use ruvllm_threads::ThreadPool;
 use std::sync::Arc;
 
 pub use layout::KvLayout;

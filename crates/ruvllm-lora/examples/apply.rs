@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
 use ruvllm_kernels::{GgmlType, Isa, lowrank};
 use ruvllm_lora::format::ModelFacts;
@@ -11,7 +12,6 @@ use ruvllm_lora::{
     AdaptedRows, Adapter, AdapterSet, Delta, FactorFormat, FactorPair, InputRows, LoraError, LowRank, NoBase, RowOrder,
     Target, Targets, Values,
 };
-use ruvllm_threads::ThreadPool;
 
 fn main() -> Result<(), LoraError> {
     let (n_in, n_out, rank) = (32, 16, 2);

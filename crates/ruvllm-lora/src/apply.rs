@@ -12,10 +12,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ruvllm_cpu::{SharedSlice, ThreadPool};
 use ruvllm_kernels::lowrank::LowRankKernels;
 use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_kvcache::NamespaceBuilder;
-use ruvllm_threads::{SharedSlice, ThreadPool};
 
 use crate::adapter::SCALE_MAX;
 use crate::bound::{BoundAdapter, Targets};

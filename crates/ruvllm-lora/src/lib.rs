@@ -15,7 +15,7 @@
 //! use ruvllm_lora::{Target, Targets, Values};
 //! use ruvllm_lora::format::ModelFacts;
 //! use ruvllm_kernels::{Isa, lowrank};
-//! use ruvllm_threads::ThreadPool;
+//! use ruvllm_cpu::ThreadPool;
 //!
 //! // A model with one layer of 2 results from 4 inputs, and an adapter of rank 1 for it.
 //! let facts = ModelFacts { arch: "llama".into(), n_heads: vec![1], n_kv_heads: vec![1], n_experts: 0 };

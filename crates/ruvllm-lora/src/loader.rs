@@ -11,11 +11,11 @@ use crate::micro::HeadRows;
 #[cfg(feature = "peft")]
 use crate::mixture::Mixture;
 use crate::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
+use ruvllm_cpu::prefetch::prefetch;
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::dequant;
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_model::TensorRows;
-use ruvllm_threads::prefetch::prefetch;
 
 /// Adapters beside the hot ones whose files a manager keeps mapped.
 const N_WARM_MAX: usize = 256;

@@ -10,9 +10,9 @@ use std::ops::Range;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::f16;
+use ruvllm_cpu::arena::{AlignedVec, LargePages};
 use ruvllm_kernels::lowrank::{Factor, Q8_BLOCK, stride};
 use ruvllm_kvcache::PAGE_BYTES;
-use ruvllm_threads::arena::{AlignedVec, LargePages};
 
 use crate::bound::FactorFormat;
 

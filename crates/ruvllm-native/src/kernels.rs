@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ruvllm_backend::InputObserver;
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::activation::{self, ActivationKernels};
 use ruvllm_kernels::attention::{self, AttentionKernels};
 use ruvllm_kernels::dequant::{self, DequantKernels};
@@ -14,7 +15,6 @@ use ruvllm_kernels::norm::{self, NormKernels};
 use ruvllm_kernels::rope::{self, RopeKernels};
 use ruvllm_kernels::softmax::{self, SoftmaxKernels};
 use ruvllm_kernels::{GgmlType, Isa};
-use ruvllm_threads::ThreadPool;
 
 /// The kernels chosen for one instruction set.
 #[derive(Clone, Copy)]

@@ -15,10 +15,10 @@ use ruvllm_kvcache::disk::StoreOptions;
 use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_BYTES, Relief};
 use web_time::{Duration, Instant};
 
+use ruvllm_cpu::arena;
 use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::{Target, Targets};
 use ruvllm_model::ModelSpec;
-use ruvllm_threads::arena;
 
 use crate::backend::{BackendParts, NativeBackend};
 use crate::identity;

@@ -1,11 +1,11 @@
 //! Attention of one query over keys and values in a row.
 
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention::{
     self, BLOCK_TOKENS, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch,
     Segment,
 };
-use ruvllm_threads::ThreadPool;
 
 /// Shape of an attention: one query that sees all positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

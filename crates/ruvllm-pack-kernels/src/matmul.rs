@@ -3,10 +3,10 @@
 use std::fmt;
 
 use bytes::Bytes;
+use ruvllm_cpu::ThreadPool;
 use ruvllm_ggml::GgmlType;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::matmul::{self, Acts, MatmulKernels, Matrix};
-use ruvllm_threads::ThreadPool;
 
 /// Shape of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

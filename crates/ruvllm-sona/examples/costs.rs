@@ -11,12 +11,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::{Compute, Isa};
 use ruvllm_lora::micro::toy::Squares;
 use ruvllm_lora::micro::{HeadRows, StateRows};
 use ruvllm_sona::datastore::{Context, Datastore, DatastoreOptions, KnnQuery, SearchScratch};
 use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, RequestTrace};
-use ruvllm_threads::ThreadPool;
 
 /// Sizes of the datastore that are measured.
 const SIZES: [usize; 3] = [4_096, 16_384, 100_000];

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use ruvllm_threads::ThreadPool;
+use ruvllm_cpu::ThreadPool;
 
 /// A value and where it stood.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -226,7 +226,7 @@ fn quantize(x: &[f32]) -> Key {
 mod tests {
     use std::sync::Arc;
 
-    use ruvllm_threads::ThreadPool;
+    use ruvllm_cpu::ThreadPool;
 
     use super::*;
 

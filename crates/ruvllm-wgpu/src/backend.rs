@@ -14,6 +14,7 @@ use ruvllm_backend::{
     BackendError, BackendErrorKind, CacheSalt, Embeddings, HiddenStates, LogitRows, ModelInfo, ModelSpec, PagedKv,
     Segment, SeqId, StateRows, States, TokenModel,
 };
+use ruvllm_cpu::ThreadPool;
 use ruvllm_gguf::GgufFile;
 use ruvllm_gpu::{Gpu, GpuStats};
 use ruvllm_kernels::attention::BLOCK_TOKENS;
@@ -23,7 +24,6 @@ use ruvllm_lora::Targets;
 use ruvllm_lora::gate::GateScratch;
 use ruvllm_lora::loader::AdapterLoader;
 use ruvllm_shaders::RowRecord;
-use ruvllm_threads::ThreadPool;
 
 use crate::device_model::{DeviceModel, PassRows, Readout, push_angles};
 use crate::kv::KvStore;

@@ -24,5 +24,5 @@ pub(super) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
     command
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu");
-    test(command, &["ruvllm-threads", "ruvllm-kernels"], TARGET, args, totals)
+    test(command, &["ruvllm-cpu", "ruvllm-kernels"], TARGET, args, totals)
 }

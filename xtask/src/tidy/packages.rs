@@ -13,7 +13,7 @@ const CEILINGS: [(&str, usize); 28] = [
     ("ruvllm-shaders", 1),
     ("ruvllm-gpu", 60),
     ("ruvllm-ggml --features quantize", 12),
-    ("ruvllm-threads", 9),
+    ("ruvllm-cpu", 13),
     ("ruvllm-kernels", 16),
     ("ruvllm-gguf", 14),
     ("ruvllm-store", 25),

@@ -53,7 +53,7 @@ fn lines_of_code(text: &str) -> usize {
 /// of a WebAssembly module gives. `ruvllm-ggml` derives it, and so does `ruvllm-node` (`#[napi]`).
 const MAY_BE_UNSAFE: [&str; 9] = [
     "ruvllm-ggml",
-    "ruvllm-threads",
+    "ruvllm-cpu",
     "ruvllm-kernels",
     "ruvllm-gguf",
     "ruvllm-kvcache",

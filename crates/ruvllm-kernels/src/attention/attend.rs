@@ -5,8 +5,8 @@ use super::worker::Worker;
 use super::{
     AttentionKernels, BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, MaxSum, Options, SPAN_TOKENS, Segment, TILE_ROWS,
 };
-use ruvllm_threads::arena::AlignedVec;
-use ruvllm_threads::{SharedSlice, ThreadPool};
+use ruvllm_cpu::arena::AlignedVec;
+use ruvllm_cpu::{SharedSlice, ThreadPool};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Rows whose spans may be tasks of their own, in the longest context.

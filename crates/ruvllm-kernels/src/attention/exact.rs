@@ -5,7 +5,7 @@ use super::vector::Kernels;
 use super::{BLOCK_TOKENS, SPAN_TOKENS, ScoreArgs, ValueArgs};
 use crate::lanes::Lanes;
 use half::f16;
-use ruvllm_threads::prefetch::LINE_BYTES;
+use ruvllm_cpu::prefetch::LINE_BYTES;
 
 /// An element as its 16 floats.
 pub(super) trait Loaded: Copy {

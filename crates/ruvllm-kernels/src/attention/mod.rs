@@ -85,7 +85,7 @@ pub use store::store;
 
 use crate::isa::{self, Dispatch, Isa};
 use quantize::{DequantizeArgs, QuantizeArgs};
-use ruvllm_threads::prefetch::CacheLevel;
+use ruvllm_cpu::prefetch::CacheLevel;
 use std::ops::Range;
 
 /// Positions in a span: the unit of the softmax, see the [module's definition](self#definition).
@@ -376,9 +376,9 @@ const WIDE: AttentionOps = AttentionOps {
 isa::table! {
     AttentionOps {
         #[cfg(target_arch = "x86_64")]
-        Dispatch::new(Isa::Avx512, WIDE).only_if(crate::cpu::is_zen_5),
+        Dispatch::new(Isa::Avx512, WIDE).only_if(ruvllm_cpu::family::is_zen_5),
         #[cfg(target_arch = "x86_64")]
-        Dispatch::new(Isa::Avx512, ops!(avx512)).only_if(|| !crate::cpu::is_zen_5()),
+        Dispatch::new(Isa::Avx512, ops!(avx512)).only_if(|| !ruvllm_cpu::family::is_zen_5()),
         #[cfg(target_arch = "x86_64")]
         Dispatch::new(Isa::Avx2, ops!(avx2)),
         #[cfg(target_arch = "aarch64")]

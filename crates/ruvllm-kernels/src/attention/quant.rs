@@ -6,7 +6,7 @@ use super::layout::V_GROUP;
 use super::vector::Kernels;
 use super::{BLOCK_TOKENS, MinArgs, Part, SPAN_TOKENS, ScoreArgs, UNIT_BLOCKS, UNIT_TOKENS, ValueArgs};
 use crate::lanes::Lanes;
-use ruvllm_threads::prefetch::LINE_BYTES;
+use ruvllm_cpu::prefetch::LINE_BYTES;
 use std::ptr;
 
 /// [`KvFormat::Q8`](super::KvFormat::Q8) to the kernels.

@@ -3,7 +3,7 @@
 use super::{BLOCK_TOKENS, KvFormat, KvShape, KvUnitsMut, Segment};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use ruvllm_threads::{SharedSlice, ThreadPool};
+use ruvllm_cpu::{SharedSlice, ThreadPool};
 use std::ops::Range;
 
 /// Columns of a head one task takes.

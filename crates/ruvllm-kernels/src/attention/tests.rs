@@ -3,8 +3,8 @@
 use super::*;
 use half::f16;
 use proptest::prelude::*;
-use ruvllm_threads::ThreadPool;
-use ruvllm_threads::arena::AlignedVec;
+use ruvllm_cpu::ThreadPool;
+use ruvllm_cpu::arena::AlignedVec;
 
 mod quant;
 

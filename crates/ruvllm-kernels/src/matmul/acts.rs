@@ -3,9 +3,9 @@
 use super::MatmulKernels;
 use super::format::BLOCK;
 use bytemuck::{Pod, Zeroable};
-use ruvllm_threads::arena::AlignedVec;
-use ruvllm_threads::prefetch::prefetch;
-use ruvllm_threads::{SharedSlice, ThreadPool};
+use ruvllm_cpu::arena::AlignedVec;
+use ruvllm_cpu::prefetch::prefetch;
+use ruvllm_cpu::{SharedSlice, ThreadPool};
 use std::fmt;
 use std::ops::Range;
 

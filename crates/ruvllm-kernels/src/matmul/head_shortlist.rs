@@ -26,8 +26,8 @@ use super::{ActFormat, MatmulKernels, Matrix, matmul};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use half::f16;
-use ruvllm_threads::arena::LargePages;
-use ruvllm_threads::{SharedSlice, ThreadPool};
+use ruvllm_cpu::arena::LargePages;
+use ruvllm_cpu::{SharedSlice, ThreadPool};
 use std::fmt;
 use std::ops::Range;
 

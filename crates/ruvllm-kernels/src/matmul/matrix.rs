@@ -7,8 +7,8 @@ use super::{MatmulKernels, float, int};
 use crate::block::GgmlType;
 use crate::dequant::{self, DequantKernels};
 use bytes::Bytes;
-use ruvllm_threads::ThreadPool;
-use ruvllm_threads::arena::{ALIGN, LargePages};
+use ruvllm_cpu::ThreadPool;
+use ruvllm_cpu::arena::{ALIGN, LargePages};
 use std::fmt;
 use std::ops::Range;
 

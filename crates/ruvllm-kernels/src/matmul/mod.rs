@@ -27,7 +27,7 @@
 //!
 //! ```
 //! use ruvllm_kernels::{GgmlType, Isa, matmul, matmul::{Acts, Matrix}};
-//! use ruvllm_threads::ThreadPool;
+//! use ruvllm_cpu::ThreadPool;
 //! let (table, threads) = (matmul::pick(Isa::best()), ThreadPool::new(1));
 //! let identity: Vec<u8> = [1f32, 0.0, 0.0, 1.0].iter().flat_map(|w| w.to_le_bytes()).collect();
 //! let w = Matrix::new(table, &threads, GgmlType::F32, 2, 2, identity.into());
@@ -57,7 +57,7 @@ use crate::prefetch::PrefetchPlan;
 use format::{BLOCK, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
-use ruvllm_threads::ThreadPool;
+use ruvllm_cpu::ThreadPool;
 pub use stream::next_shares;
 
 /// Matrix product kernels of one instruction set.

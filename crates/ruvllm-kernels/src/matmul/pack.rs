@@ -8,8 +8,8 @@ use super::matrix::Packing;
 use super::{INT_TYPES, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
-use ruvllm_threads::SharedSlice;
-use ruvllm_threads::prefetch::{CacheLevel, LINE_BYTES};
+use ruvllm_cpu::SharedSlice;
+use ruvllm_cpu::prefetch::{CacheLevel, LINE_BYTES};
 use std::ops::Range;
 
 /// Bytes of rows after which the packing's owner hears that they are done.

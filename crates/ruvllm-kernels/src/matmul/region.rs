@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ruvllm_threads::{ThreadPool, share};
+use ruvllm_cpu::{ThreadPool, share};
 
 use super::acts::Acts;
 use super::format::{BLOCK, PANEL_ROWS};

@@ -7,9 +7,9 @@ use super::{MAX_PRODUCTS, Matrix};
 use crate::prefetch::PlanCursor;
 #[cfg(target_arch = "x86_64")]
 use crate::prefetch::Streaming;
-use ruvllm_threads::NextShares;
+use ruvllm_cpu::NextShares;
 #[cfg(target_arch = "x86_64")]
-use ruvllm_threads::prefetch::{CacheLevel, LINE_BYTES};
+use ruvllm_cpu::prefetch::{CacheLevel, LINE_BYTES};
 
 /// Bytes from the weights in use to those prefetched from memory: about a memory latency of work, and what other streams
 /// leave of the level of cache.
@@ -103,7 +103,7 @@ pub(super) fn is_single(n_rows: usize) -> bool {
 }
 
 /// Returns what each worker of a pool of `n_threads` reads in [`matmul_many`](super::matmul_many) of these matrices and one
-/// activation row: see [`ThreadPool::set_next`](ruvllm_threads::ThreadPool::set_next).
+/// activation row: see [`ThreadPool::set_next`](ruvllm_cpu::ThreadPool::set_next).
 pub fn next_shares(n_threads: usize, matrices: &[&Matrix]) -> NextShares {
     let plan = Plan::<MAX_PRODUCTS>::of_one_row(n_threads, matrices);
     (0..n_threads)

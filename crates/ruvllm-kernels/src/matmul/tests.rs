@@ -12,7 +12,7 @@ use half::f16;
 use integers::{check_tables, step};
 use invariance::check_invariance;
 use proptest::prelude::*;
-use ruvllm_threads::arena::{AlignedVec, LargePages};
+use ruvllm_cpu::arena::{AlignedVec, LargePages};
 use std::ops::Range;
 
 /// A small generator: tests need bytes, not statistics (SplitMix64).

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use ruvllm_threads::prefetch::{CacheLevel, LINE_BYTES};
+use ruvllm_cpu::prefetch::{CacheLevel, LINE_BYTES};
 
 use super::plan::PrefetchPlan;
 

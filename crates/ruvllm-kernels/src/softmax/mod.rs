@@ -15,7 +15,7 @@ mod tests;
 
 use crate::isa::{self, Dispatch};
 use crate::lanes;
-use ruvllm_threads::{SharedSlice, ThreadPool};
+use ruvllm_cpu::{SharedSlice, ThreadPool};
 
 /// Elements whose exponentials are summed in f32 before the total goes to f64.
 const BLOCK: usize = 1024;

@@ -2,9 +2,9 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use ruvllm_cpu::{SharedSlice, ThreadPool};
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention::{self, AttentionKernels, BLOCK_TOKENS, KvBlock, KvFormat, UNIT_BLOCKS};
-use ruvllm_threads::{SharedSlice, ThreadPool};
 
 use super::BlockPool;
 use crate::error::KvError;

@@ -1,7 +1,7 @@
 //! The memory of one format: its units in a range of addresses.
 
+use ruvllm_cpu::arena::PageRange;
 use ruvllm_kernels::attention::KvUnits;
-use ruvllm_threads::arena::PageRange;
 
 use super::layout::KvLayout;
 use crate::block::SpaceSize;

@@ -7,9 +7,9 @@ use crate::policy::{Ageing, KvPolicy};
 use crate::pool::{KvLayout, Quantizer};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention::{self, KvShape};
-use ruvllm_threads::ThreadPool;
 use std::collections::HashSet;
 
 fn namespace(salt: u32) -> Namespace {

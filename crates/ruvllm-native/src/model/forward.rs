@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use ruvllm_cpu::prefetch::prefetch;
 use ruvllm_kernels::attention::{self, Segment};
 use ruvllm_kernels::matmul::ShortlistOut;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::{KeptRows, MicroLora, StateRows};
-use ruvllm_threads::prefetch::prefetch;
 
 use ruvllm_backend::LogitRows;
 use ruvllm_model::Wiring;

@@ -4,12 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use bytes::Bytes;
+use ruvllm_cpu::arena::LargePages;
 use ruvllm_gguf::{GgufFile, TensorInfo};
 use ruvllm_kernels::GgmlType;
 use ruvllm_kernels::matmul::{Matrix, Packing, PanelSink};
 use ruvllm_lora::Target;
 use ruvllm_model::{LinearSpec, NormSpec, TensorRows};
-use ruvllm_threads::arena::LargePages;
 
 use super::blocks::{Linear, Norm};
 use crate::kernels::Compute;

@@ -15,11 +15,11 @@ pub(crate) use last::{LastBlock, has_last_block};
 pub(crate) use loader::Loader;
 
 use ruvllm_backend::pooling::PairHead;
+use ruvllm_cpu::NextShares;
 use ruvllm_kernels::matmul::{self, ActFormat, HeadShortlist, Matrix};
 use ruvllm_kernels::rope::Rope;
 use ruvllm_kvcache::KvLayout;
 use ruvllm_model::{ModelSpec, Wiring};
-use ruvllm_threads::NextShares;
 
 use blocks::{Attention, AttentionShape, LatentAttention, Linear, Mamba, Mamba2, Mlp, Moe, Norm, ShortConv, Sizes};
 use loader::Embedding;

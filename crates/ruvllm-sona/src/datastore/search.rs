@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use ruvllm_cpu::prefetch::prefetch;
 use ruvllm_kernels::distance;
-use ruvllm_threads::prefetch::prefetch;
 
 use super::entries::Block;
 use super::{CONTEXT_BONUS, Context, Datastore};

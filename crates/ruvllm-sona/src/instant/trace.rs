@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::{distance, softmax};
 use ruvllm_lora::micro::{Gradient, HeadRows, KeptRows, MicroLora, StateRows, gain, of_state};
-use ruvllm_threads::ThreadPool;
 
 use super::{Learned, STEPS_AT_END_MAX, Search};
 use crate::corrections::CorrectionMatch;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ruvllm_backend::{BackendError, BackendErrorKind, HiddenStates, SeqId, StateRows};
+use ruvllm_cpu::ThreadPool;
 use ruvllm_kernels::{Isa, dequant};
 use ruvllm_lora::loader::HeadWeights;
 use ruvllm_lora::micro::{FinalBlock, MicroLora};
-use ruvllm_threads::ThreadPool;
 
 use super::{Piece, WgpuBackend, extend};
 use crate::device_model::Readout;

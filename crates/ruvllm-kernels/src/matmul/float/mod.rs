@@ -25,7 +25,7 @@ pub(super) mod simd128;
 
 use crate::block::GgmlType;
 use crate::dequant::DequantKernels;
-use ruvllm_threads::arena::ALIGN;
+use ruvllm_cpu::arena::ALIGN;
 use std::ops::Range;
 
 /// Rows of a tile.

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use ruvllm_cpu::{ByColumn, ColumnsMut};
 use ruvllm_kernels::activation::Activation;
-use ruvllm_threads::{ByColumn, ColumnsMut};
 
 use super::Rows;
 use crate::kernels::Compute;

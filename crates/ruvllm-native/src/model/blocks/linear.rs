@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use ruvllm_cpu::NextShares;
 use ruvllm_kernels::matmul::{
     self, ActFormat, Acts, Chunking, GroupedProduct, HeadShortlist, MadeRows, MakeChunk, Matrix, ShortlistOut, TopK,
 };
 use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_lora::{AdaptedRows, InputRows, LowRank};
-use ruvllm_threads::NextShares;
 
 use crate::kernels::Compute;
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use ruvllm_cpu::ByColumn;
 use ruvllm_kernels::activation::Activation;
 use ruvllm_model::STATE_MAX;
-use ruvllm_threads::ByColumn;
 
 use super::buffers::{SsmBuffers, SsmSizes};
 use super::causal_conv::{CausalConv, Steps};

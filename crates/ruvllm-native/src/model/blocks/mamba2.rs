@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use ruvllm_cpu::ByColumn;
 use ruvllm_kernels::activation::Activation;
-use ruvllm_threads::ByColumn;
 
 use super::attention::HeadNorm;
 use super::buffers::{SsmBuffers, SsmSizes};

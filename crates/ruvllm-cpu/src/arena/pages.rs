@@ -27,7 +27,7 @@ const AHEAD_BYTES: usize = 16 << 20;
 /// It is the wrong place for buffers of which little may be used: touching one byte takes 2 MiB.
 ///
 /// ```
-/// let mut pages = ruvllm_threads::arena::LargePages::default();
+/// let mut pages = ruvllm_cpu::arena::LargePages::default();
 /// let (a, b) = (pages.take::<u8>(100), pages.take::<f32>(1000));
 /// assert_eq!(b.as_ptr() as usize - a.as_ptr() as usize, 128);
 /// assert_eq!(b.iter().sum::<f32>(), 0.0);

@@ -1,10 +1,10 @@
-//! Threads and memory for kernels: a [`ThreadPool`] for short parallel regions, slices that workers share, aligned buffers and
-//! large pages, and prefetches.
+//! What a CPU offers to kernels: instruction sets ([`Isa`]), vectors of 16 floats ([`lanes`]), a [`ThreadPool`] for short
+//! parallel regions, slices that workers share, aligned buffers and large pages, and prefetches.
 //!
-//! It knows no kernels, instruction sets, formats, files or models. Nothing here is logged.
+//! It knows no kernels, formats, files or models. Nothing here is logged.
 //!
 //! ```
-//! use ruvllm_threads::{ThreadPool, arena::AlignedVec};
+//! use ruvllm_cpu::{ThreadPool, arena::AlignedVec};
 //!
 //! let (threads, row) = (ThreadPool::new(2), AlignedVec::<f32>::new(64));
 //! let n_zeros = std::sync::atomic::AtomicUsize::new(0);
@@ -16,9 +16,16 @@
 //! ```
 
 pub mod arena;
+#[cfg(target_arch = "x86_64")]
+pub mod family;
+pub mod isa;
+pub mod lanes;
 pub mod prefetch;
 
 mod clock;
+mod compute;
 mod pool;
 
+pub use compute::Compute;
+pub use isa::Isa;
 pub use pool::{ByColumn, ColumnsMut, NextShares, SharedSlice, ThreadPool, share};

@@ -5,7 +5,7 @@ use half::f16;
 use std::arch::x86_64::*;
 
 /// One register.
-pub(crate) struct Zmm;
+pub struct Zmm;
 
 // SAFETY: each function is what its name says, of 16 lanes.
 unsafe impl Lanes for Zmm {

@@ -3,10 +3,10 @@
 use std::sync::LazyLock;
 
 /// The family of AMD's Zen 5, the first of theirs that computes with 512 bits at once.
-pub(crate) const ZEN_5: u32 = 0x1a;
+pub const ZEN_5: u32 = 0x1a;
 
 /// Returns the family of a CPU of AMD's: 0x19 for Zen 3 and Zen 4, [`ZEN_5`].
-pub(crate) fn amd_family() -> Option<u32> {
+pub fn amd_family() -> Option<u32> {
     static FAMILY: LazyLock<Option<u32>> = LazyLock::new(|| {
         use std::arch::x86_64::__cpuid;
         let vendor = __cpuid(0);
@@ -18,6 +18,6 @@ pub(crate) fn amd_family() -> Option<u32> {
 }
 
 /// Returns whether it is a Zen 5, or what came after it.
-pub(crate) fn is_zen_5() -> bool {
+pub fn is_zen_5() -> bool {
     amd_family().is_some_and(|family| family >= ZEN_5)
 }

@@ -33,7 +33,7 @@ const R: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn exp<L: Lanes>(x: L::V) -> L::V {
+pub unsafe fn exp<L: Lanes>(x: L::V) -> L::V {
     // SAFETY: the caller's.
     unsafe { side_by_side::<L, 1>([x])[0] }
 }
@@ -43,7 +43,7 @@ pub(crate) unsafe fn exp<L: Lanes>(x: L::V) -> L::V {
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn exps<L: Lanes, const N: usize>(mut x: [L::V; N]) -> [L::V; N] {
+pub unsafe fn exps<L: Lanes, const N: usize>(mut x: [L::V; N]) -> [L::V; N] {
     // SAFETY: the caller's.
     unsafe {
         if N * L::REGISTERS <= 4 {
@@ -106,7 +106,7 @@ unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn softcap<L: Lanes>(x: L::V, cap: f32) -> L::V {
+pub unsafe fn softcap<L: Lanes>(x: L::V, cap: f32) -> L::V {
     // SAFETY: the caller's.
     unsafe { L::mul(L::splat(cap), tanh::<L>(L::mul(x, L::splat(1.0 / cap)))) }
 }
@@ -116,7 +116,7 @@ pub(crate) unsafe fn softcap<L: Lanes>(x: L::V, cap: f32) -> L::V {
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn polynomial<L: Lanes>(coefficients: &[f32], x: L::V) -> L::V {
+pub unsafe fn polynomial<L: Lanes>(coefficients: &[f32], x: L::V) -> L::V {
     // SAFETY: the caller enabled the instruction set.
     unsafe {
         let mut sum = L::splat(coefficients[0]);

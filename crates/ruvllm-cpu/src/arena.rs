@@ -44,7 +44,7 @@ pub fn could_take(n_bytes: usize) -> bool {
 /// that are read as a whole, again and again, are better in large pages ([`LargePages`]).
 ///
 /// ```
-/// let mut row = ruvllm_threads::arena::AlignedVec::<f32>::new(100);
+/// let mut row = ruvllm_cpu::arena::AlignedVec::<f32>::new(100);
 /// row[99] = 1.0;
 /// assert_eq!(row.as_ptr() as usize % 64, 0);
 /// assert_eq!(row.iter().sum::<f32>(), 1.0);
@@ -175,7 +175,7 @@ impl<T: Pod + fmt::Debug> fmt::Debug for AlignedVec<T> {
 /// Scratch memory sized once, from which each step takes its buffers anew.
 ///
 /// ```
-/// use ruvllm_threads::arena::Arena;
+/// use ruvllm_cpu::arena::Arena;
 /// let mut arena = Arena::new(Arena::bytes_of::<f32>(100) + Arena::bytes_of::<u8>(10));
 /// for _step in 0..3 {
 ///     let mut frame = arena.frame();

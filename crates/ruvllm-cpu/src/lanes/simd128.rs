@@ -8,7 +8,7 @@ use half::f16;
 use std::arch::wasm32::*;
 
 /// Four registers.
-pub(crate) struct Quads;
+pub struct WasmQuads;
 
 /// Applies an operation to each of four registers.
 macro_rules! each {
@@ -19,7 +19,7 @@ macro_rules! each {
 
 /// Converts the f16 in the lower halves of four lanes. Subnormals, infinities and NaN are kept.
 #[inline(always)]
-pub(crate) fn widen_f16(halves: v128) -> v128 {
+pub fn widen_f16(halves: v128) -> v128 {
     let magnitude = v128_and(halves, u32x4_splat(0x7fff));
     // The exponent's bias grows by 112: a product by 2^112, which is exact for subnormals as well.
     let floats = f32x4_mul(u32x4_shl(magnitude, 13), f32x4_splat(f32::from_bits(0x7780_0000)));
@@ -30,7 +30,7 @@ pub(crate) fn widen_f16(halves: v128) -> v128 {
 
 /// Adds up the four lanes: neighbours of halves, then these.
 #[inline(always)]
-pub(crate) fn sum4(x: v128) -> f32 {
+pub fn sum4(x: v128) -> f32 {
     let halves = f32x4_add(x, i32x4_shuffle::<2, 3, 0, 1>(x, x));
     f32x4_extract_lane::<0>(halves) + f32x4_extract_lane::<1>(halves)
 }
@@ -49,7 +49,7 @@ fn widen_u8(x: v128) -> [v128; 4] {
 
 /// Returns 16 signed bytes as four vectors of floats.
 #[inline(always)]
-pub(crate) fn widen_i8(x: v128) -> [v128; 4] {
+pub fn widen_i8(x: v128) -> [v128; 4] {
     let (low, high) = (i16x8_extend_low_i8x16(x), i16x8_extend_high_i8x16(x));
     [
         i32x4_extend_low_i16x8(low),
@@ -91,7 +91,7 @@ fn total(a: [v128; 4], b: [v128; 4]) -> [v128; 4] {
 }
 
 // SAFETY: each function is what its name says, of four times 4 lanes.
-unsafe impl Lanes for Quads {
+unsafe impl Lanes for WasmQuads {
     type V = [v128; 4];
     type U = [v128; 4];
     const REGISTERS: usize = 4;

@@ -5,7 +5,7 @@ use half::f16;
 use std::arch::x86_64::*;
 
 /// Two registers.
-pub(crate) struct Ymm;
+pub struct Ymm;
 
 /// [`Lanes::times_power`] of one register, by two factors of half the power each.
 #[inline]

@@ -1,25 +1,25 @@
 //! 16 floats at a time: what the kernels that are written once for all instruction sets are made of.
 //!
 //! Each instruction set says in a file of its own what its 16 floats are ([`Lanes`]). A kernel is a generic function over
-//! them, `#[inline(always)]` throughout, and [`compile`] makes one of it for each instruction set. What is called for every
-//! vector is a trait's function ([`Map`], [`Fold`]) instead of a closure, since a closure may stay a function of its own, in which no
-//! instruction set is enabled.
+//! them, `#[inline(always)]` throughout, which a function for each instruction set calls with the features enabled. What is called
+//! for every vector is a trait's function ([`Map`], [`Fold`]) instead of a closure, since a closure may stay a function of its own, in
+//! which no instruction set is enabled.
 //!
 //! Tails go through the same code in a padded vector: an element's result never depends on where in the slice it lies.
 
 use half::f16;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
+pub mod avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
+pub mod avx512;
 mod math;
 #[cfg(target_arch = "aarch64")]
-pub(crate) mod neon;
+pub mod neon;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-pub(crate) mod simd128;
+pub mod simd128;
 
-pub(crate) use math::{exp, exps, polynomial, softcap};
+pub use math::{exp, exps, polynomial, softcap};
 
 /// 16 floats in registers: one AVX-512 vector, two of AVX2, four of NEON and of simd128.
 ///
@@ -27,7 +27,8 @@ pub(crate) use math::{exp, exps, polynomial, softcap};
 ///
 /// # Safety
 /// Callers enable the instruction set; pointers lead to 16 elements, if nothing else is said, at any alignment.
-pub(crate) unsafe trait Lanes {
+#[allow(clippy::missing_safety_doc, reason = "the trait says it for all of its functions")]
+pub unsafe trait Lanes {
     /// 16 floats.
     type V: Copy;
     /// 16 integers of 32 bits.
@@ -35,11 +36,15 @@ pub(crate) unsafe trait Lanes {
     /// Registers that 16 floats take.
     const REGISTERS: usize;
 
+    /// `x` in every lane.
     unsafe fn splat(x: f32) -> Self::V;
+    /// 16 floats.
     unsafe fn load_f32(from: *const f32) -> Self::V;
+    /// 16 floats of 16 bits, widened.
     unsafe fn load_f16(from: *const f16) -> Self::V;
     /// 8 floats, each in two neighbouring lanes.
     unsafe fn load_twice(from: *const f32) -> Self::V;
+    /// 16 floats, to any address.
     unsafe fn store(to: *mut f32, x: Self::V);
     /// Neighbouring lanes `2i` and `2i + 1` in each other's place.
     unsafe fn swap_pairs(x: Self::V) -> Self::V;
@@ -53,6 +58,7 @@ pub(crate) unsafe trait Lanes {
     unsafe fn store_u16(to: *mut u8, x: Self::U);
     /// The lower 8 bits of each lane.
     unsafe fn store_u8(to: *mut u8, x: Self::U);
+    /// Each lane, shifted by `n` bits.
     unsafe fn shift_right(x: Self::U, n: u32) -> Self::U;
     /// `BITS` (2 or 4) bits of each lane from bit `BITS·at` on, as floats.
     unsafe fn code<const BITS: u32>(x: Self::U, at: u32) -> Self::V;
@@ -66,10 +72,15 @@ pub(crate) unsafe trait Lanes {
     unsafe fn fms(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `a·b - c` in even lanes, `a·b + c` in odd ones, rounded once.
     unsafe fn fma_alternating(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a + b`
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    /// `a·b`
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// `|a|`
     unsafe fn abs(a: Self::V) -> Self::V;
     /// The larger; `b` where one of both is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
@@ -88,17 +99,21 @@ pub(crate) unsafe trait Lanes {
 }
 
 /// A function of each of the lanes.
-pub(crate) trait Map: Copy {
+pub trait Map: Copy {
+    /// Returns the function of 16 floats.
+    ///
     /// # Safety
     /// The instruction set of `L` is enabled.
     unsafe fn of<L: Lanes>(self, x: L::V) -> L::V;
 }
 
-/// What a row is added up of, in each of the lanes.
-pub(crate) trait Fold: Copy {
+/// A sum over a row, in each of the lanes.
+pub trait Fold: Copy {
     /// The element that adds nothing.
     fn nothing(self) -> f32;
 
+    /// Returns the sums with what 16 more floats add.
+    ///
     /// # Safety
     /// The instruction set of `L` is enabled.
     unsafe fn add<L: Lanes>(self, sum: L::V, x: L::V) -> L::V;
@@ -112,7 +127,7 @@ pub(crate) trait Fold: Copy {
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn load_tail<L: Lanes>(tail: &[f32], pad: f32) -> L::V {
+pub unsafe fn load_tail<L: Lanes>(tail: &[f32], pad: f32) -> L::V {
     let mut padded = [pad; 16];
     padded[..tail.len()].copy_from_slice(tail);
     // SAFETY: the caller enabled the instruction set; 16 floats.
@@ -127,7 +142,7 @@ pub(crate) unsafe fn load_tail<L: Lanes>(tail: &[f32], pad: f32) -> L::V {
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn store_tail<L: Lanes>(tail: &mut [f32], x: L::V) {
+pub unsafe fn store_tail<L: Lanes>(tail: &mut [f32], x: L::V) {
     let mut padded = [0.0; 16];
     // SAFETY: the caller enabled the instruction set; 16 places.
     unsafe { L::store(padded.as_mut_ptr(), x) };
@@ -139,7 +154,7 @@ pub(crate) unsafe fn store_tail<L: Lanes>(tail: &mut [f32], x: L::V) {
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn map<L: Lanes>(f: impl Map, x: &mut [f32]) {
+pub unsafe fn map<L: Lanes>(f: impl Map, x: &mut [f32]) {
     let (chunks, tail) = x.as_chunks_mut::<16>();
     // SAFETY: the caller enabled the instruction set; loads and stores are of chunks of 16.
     unsafe {
@@ -157,7 +172,7 @@ pub(crate) unsafe fn map<L: Lanes>(f: impl Map, x: &mut [f32]) {
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn fold<L: Lanes>(f: impl Fold, x: &[f32]) -> f32 {
+pub unsafe fn fold<L: Lanes>(f: impl Fold, x: &[f32]) -> f32 {
     let (chunks, rest) = x.as_chunks::<64>();
     let (vectors, tail) = rest.as_chunks::<16>();
     // SAFETY: the caller enabled the instruction set; loads are of chunks of 16.
@@ -199,55 +214,7 @@ impl Fold for Itself {
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn sum<L: Lanes>(x: &[f32]) -> f32 {
+pub unsafe fn sum<L: Lanes>(x: &[f32]) -> f32 {
     // SAFETY: the caller's.
     unsafe { fold::<L>(Itself, x) }
 }
-
-/// Compiles functions for every instruction set: `compile! { file { name(argument: Type) -> Type; ... } }` makes modules `avx512`,
-/// `avx2`, `neon` and `simd128`, each with a function of each name that needs the instruction set: `file::name::<L>` of its [`Lanes`]. Those of
-/// `plain file { ... }` are loops without lanes.
-macro_rules! compile {
-    (@for $lanes:path, $features:literal,
-     $file:ident { $($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)+ }
-     $(plain $loops:ident { $($plain:ident($($value:ident: $of:ty),*) $(-> $to:ty)?;)+ })?) => {
-        $(
-            #[target_feature(enable = $features)]
-            pub(super) fn $name($($argument: $type),*) $(-> $result)? {
-                // SAFETY: the features are enabled here.
-                unsafe { $file::$name::<$lanes>($($argument),*) }
-            }
-        )+
-        $($(
-            #[target_feature(enable = $features)]
-            pub(super) fn $plain($($value: $of),*) $(-> $to)? {
-                $loops::$plain($($value),*)
-            }
-        )+)?
-    };
-    ($($files:tt)+) => {
-        #[cfg(target_arch = "x86_64")]
-        mod avx512 {
-            use super::*;
-            $crate::lanes::compile!(
-                @for $crate::lanes::avx512::Zmm, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", $($files)+
-            );
-        }
-        #[cfg(target_arch = "x86_64")]
-        mod avx2 {
-            use super::*;
-            $crate::lanes::compile!(@for $crate::lanes::avx2::Ymm, "avx2,fma,f16c,bmi2", $($files)+);
-        }
-        #[cfg(target_arch = "aarch64")]
-        mod neon {
-            use super::*;
-            $crate::lanes::compile!(@for $crate::lanes::neon::Quads, "neon", $($files)+);
-        }
-        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        mod simd128 {
-            use super::*;
-            $crate::lanes::compile!(@for $crate::lanes::simd128::Quads, "simd128", $($files)+);
-        }
-    };
-}
-pub(crate) use compile;

@@ -44,7 +44,7 @@ thread_local! {
 /// A fixed set of `n_threads` workers; worker 0 is the thread that calls.
 ///
 /// ```
-/// use ruvllm_threads::{SharedSlice, ThreadPool};
+/// use ruvllm_cpu::{SharedSlice, ThreadPool};
 /// let threads = ThreadPool::new(2);
 /// let mut squares = vec![0; 100];
 /// let shared = SharedSlice::new(&mut squares);

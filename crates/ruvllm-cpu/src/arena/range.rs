@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 /// module grows by, of which the host makes real what is touched.
 ///
 /// ```
-/// use ruvllm_threads::arena::PageRange;
+/// use ruvllm_cpu::arena::PageRange;
 /// let mut range = PageRange::reserve(64 << 30).expect("addresses are there");
 /// range[5 << 30] = 1;
 /// range.release(0..(64 << 30) / PageRange::PAGE_BYTES);

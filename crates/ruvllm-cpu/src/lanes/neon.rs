@@ -6,7 +6,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 /// Four registers.
-pub(crate) struct Quads;
+pub struct NeonQuads;
 
 /// Applies an operation to each of four registers.
 macro_rules! each {
@@ -45,7 +45,7 @@ fn times_power(x: float32x4_t, n: float32x4_t) -> float32x4_t {
 }
 
 // SAFETY: each function is what its name says, of four times 4 lanes.
-unsafe impl Lanes for Quads {
+unsafe impl Lanes for NeonQuads {
     type V = [float32x4_t; 4];
     type U = [uint32x4_t; 4];
     const REGISTERS: usize = 4;

@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::Isa;
-use ruvllm_threads::ThreadPool;
+use crate::{Isa, ThreadPool};
 
 /// An instruction set, and the threads that a token's work is shared among; clones share those. Results do not depend on how many they are.
 ///
