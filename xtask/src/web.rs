@@ -24,16 +24,31 @@ const COMMON: &str = "crates/ruvllm-node/js";
 /// A module of the package.
 struct Module {
     name: &'static str,
+    /// Whether workers compute in it together, over one memory.
+    has_threads: bool,
     /// Arguments of its build.
     features: &'static [&'static str],
     /// The most bytes that it may have, packed by gzip.
     packed_max: usize,
 }
 
-const MODULES: [Module; 2] = [
-    Module { name: "ruvllm_wasm", features: &[], packed_max: 4 << 20 },
-    Module { name: "ruvllm_intelligence", features: &["--no-default-features"], packed_max: 400 << 10 },
+const MODULES: [Module; 3] = [
+    Module { name: "ruvllm_wasm", has_threads: false, features: &[], packed_max: 4 << 20 },
+    Module { name: "ruvllm_wasm_threads", has_threads: true, features: &[], packed_max: 4 << 20 },
+    Module {
+        name: "ruvllm_intelligence",
+        has_threads: false,
+        features: &["--no-default-features"],
+        packed_max: 400 << 10,
+    },
 ];
+
+/// Flags of modules in which workers compute together: one memory that they all import, as large as addresses reach, and what
+/// `wasm-bindgen` needs to begin a thread.
+const THREAD_FLAGS: &str = "-C target-feature=+atomics,+bulk-memory -C link-arg=--shared-memory -C link-arg=--import-memory \
+                            -C link-arg=--max-memory=4294967296 -C link-arg=--export=__heap_base \
+                            -C link-arg=--export=__wasm_init_tls -C link-arg=--export=__tls_size \
+                            -C link-arg=--export=__tls_align -C link-arg=--export=__tls_base";
 
 /// What `cargo xtask web` is asked to do.
 #[derive(clap::Args)]
@@ -88,7 +103,8 @@ fn build() -> Result<PathBuf> {
 
 /// Compiles a module.
 fn compile(module: &Module) -> Result<()> {
-    let flags = format!("-C target-feature=+simd128 -C link-arg=-zstack-size={}", wasm::STACK_BYTES);
+    let more = if module.has_threads { THREAD_FLAGS } else { "" };
+    let flags = format!("-C target-feature=+simd128 -C link-arg=-zstack-size={} {more}", wasm::STACK_BYTES);
     let mut command = toolchain::cargo("rustc", "std,panic_abort");
     command
         .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", toolchain::wasm_linker()?)

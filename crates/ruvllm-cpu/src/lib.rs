@@ -18,6 +18,8 @@
 pub mod arena;
 #[cfg(target_arch = "x86_64")]
 pub mod family;
+#[cfg(any(test, all(target_family = "wasm", target_os = "unknown")))]
+pub mod host;
 pub mod isa;
 pub mod lanes;
 pub mod prefetch;

@@ -18,6 +18,7 @@ mod preemption;
 mod rows;
 mod shared_slice;
 mod slot;
+mod spawn;
 mod wait;
 
 pub use next::NextShares;
@@ -29,11 +30,11 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 use next::{Cursor, NextShare};
 use preemption::PreemptionDetector;
 use slot::{Job, Signal, WorkerSlot};
+use spawn::Worker;
 use wait::{Event, N_SPINS, SpinPolicy, lock};
 
 thread_local! {
@@ -60,7 +61,7 @@ thread_local! {
 #[derive(Debug)]
 pub struct ThreadPool {
     state: Arc<State>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Worker>,
     /// Held for the length of a run, so that callers on several threads take turns; how worker 0 waits.
     turn: Mutex<Waiter>,
 }
@@ -76,15 +77,12 @@ struct State {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// Whether the platform starts threads.
-const HAS_THREADS: bool = cfg!(any(not(target_family = "wasm"), target_feature = "atomics"));
-
 /// Threads of a pool, less than this.
 const MAX_THREADS: usize = 1 << 15;
 
 impl ThreadPool {
-    /// Starts a pool of `n_threads` workers: the caller and `n_threads - 1` threads of its own. On WebAssembly without threads it has
-    /// the caller alone.
+    /// Starts a pool of `n_threads` workers: the caller and `n_threads - 1` threads of its own. On WebAssembly it has as many of
+    /// them as the host started and no other pool has (`host`), or the caller alone.
     ///
     /// # Panics
     /// If `n_threads` is 0 or 2^15 or more, or the system refuses a thread.
@@ -94,8 +92,8 @@ impl ThreadPool {
             "a pool of {n_threads} threads; it takes 1 to {}",
             MAX_THREADS - 1
         );
-        let n_threads = if HAS_THREADS { n_threads } else { 1 };
-        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (n_more, n_cores) = spawn::at_most(n_threads - 1);
+        let n_threads = 1 + n_more;
         let state = Arc::new(State {
             slots: (0..n_threads).map(|_| WorkerSlot::default()).collect(),
             detectors: (1..n_threads).map(|_| Arc::default()).collect(),
@@ -106,9 +104,7 @@ impl ThreadPool {
         let n_spins = if n_threads > n_cores { 0 } else { N_SPINS };
         let spawn = |worker: usize| {
             let (state, detector) = (Arc::clone(&state), Arc::clone(&state.detectors[worker - 1]));
-            let builder = std::thread::Builder::new().name(format!("ruvllm-{worker}"));
-            let work = move || state.work(worker, &Waiter::new(n_spins, detector));
-            builder.spawn(work).expect("the system starts a worker thread")
+            Worker::start(worker, move || state.work(worker, &Waiter::new(n_spins, detector)))
         };
         let threads = (1..n_threads).map(spawn).collect();
         ThreadPool { threads, state, turn: Mutex::new(Waiter::new(n_spins, Arc::default())) }
@@ -270,10 +266,7 @@ impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.state.slots.iter().for_each(WorkerSlot::stop);
         self.state.start.notify();
-        for thread in self.threads.drain(..) {
-            // A worker catches the panics of its closures, so it can only have ended well.
-            let _ = thread.join();
-        }
+        self.threads.drain(..).for_each(Worker::join);
     }
 }
 

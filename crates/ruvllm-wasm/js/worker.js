@@ -1,9 +1,8 @@
 // The engine's worker: it fetches and loads the model, and computes one step after the other; in between it hears what the page says.
 
 import { readModel } from './source.js';
-import init, { ModelFile, WasmEngine } from './wasm/ruvllm_wasm.js';
+import { isNode, startModule, threadsOf } from './threads.js';
 
-const isNode = typeof process === 'object' && typeof process.versions?.node === 'string' && typeof self === 'undefined';
 const port = isNode ? (await import('node:worker_threads')).parentPort : self;
 const send = (message, transfer) => port.postMessage(message, transfer);
 
@@ -73,12 +72,12 @@ function thrown(error) {
 
 /** Loads the module and the model. */
 async function open(id, { source, options, cache, sha256, headers }) {
-  const wasm = new URL('./wasm/ruvllm_wasm_bg.wasm', import.meta.url);
-  await init({ module_or_path: isNode ? await (await import('node:fs/promises')).readFile(wasm) : wasm });
+  const threads = await threadsOf(options.threads);
+  const { ModelFile, WasmEngine } = await startModule(threads);
   const onProgress = (progress) => send({ id, progress });
   const { file, slot } = await readModel({ source, cache, headers, sha256 }, (size) => new ModelFile(size), onProgress);
   const known = options.learn ? await slot?.calibration() : null;
-  engine = WasmEngine.load(file, JSON.stringify(options), known ?? undefined, (phase, done, total) => {
+  engine = WasmEngine.load(file, JSON.stringify({ ...options, threads }), known ?? undefined, (phase, done, total) => {
     onProgress({ phase, done, total });
   });
   // What the model read need not be read again.

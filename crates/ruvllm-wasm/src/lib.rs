@@ -1,4 +1,4 @@
-//! RuvLLM where there is one thread and no file system: in a browser's worker, and in Node.
+//! RuvLLM where the system starts no threads and has no files: in a browser's worker, and in Node.
 //!
 //! [`WebEngine`] has a model from bytes and answers requests whose bodies are those of `ruvllm serve`, checked against the same
 //! tables. Nothing is computed but in [`WebEngine::step`], so that whoever drives it hears what its page says in between: a
@@ -50,4 +50,4 @@ mod tests;
 #[cfg(feature = "engine")]
 pub use engine::{FILE_BYTES_MAX, WebEngine, check_size};
 #[cfg(feature = "engine")]
-pub use options::{WebOptions, WebProgress};
+pub use options::{WebOptions, WebProgress, threads_max};

@@ -21,7 +21,7 @@ pub struct WebOptions {
     pub name: Option<String>,
     /// Size of the context in tokens; 4,096 by default, or the model's own where that is smaller.
     pub ctx: Option<usize>,
-    /// Threads: 1.
+    /// Threads that compute; 1 by default. As many as [`threads_max`] says are there.
     pub threads: Option<usize>,
     /// Requests that are computed at once.
     pub parallel: Option<usize>,
@@ -29,6 +29,14 @@ pub struct WebOptions {
     pub chat_template: Option<String>,
     /// Whether the model learns.
     pub learn: bool,
+}
+
+/// Returns how many threads an engine can have: the caller, and those of the host that no other engine has.
+pub fn threads_max() -> usize {
+    #[cfg(all(target_family = "wasm", target_os = "unknown"))]
+    return 1 + ruvllm_cpu::host::n_free();
+    #[cfg(not(all(target_family = "wasm", target_os = "unknown")))]
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Progress of loading.
@@ -55,8 +63,8 @@ impl WebOptions {
         if options.name.as_ref().is_some_and(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
             return bad("name", format!("a model's name has 1 to {NAME_BYTES_MAX} bytes"));
         }
-        if let Some(n) = options.threads.filter(|&n| n != 1) {
-            return bad("threads", format!("{n} threads: there is 1 here; leave 'threads' out"));
+        if let Some(n) = options.threads.filter(|&n| !(1..=threads_max()).contains(&n)) {
+            return bad("threads", format!("{n} threads; choose 1 to {}", threads_max()));
         }
         if let Some(n) = options.parallel.filter(|n| !(1..=PARALLEL_MAX).contains(n)) {
             return bad("parallel", format!("{n} requests at once; choose 1 to {PARALLEL_MAX}"));
@@ -68,7 +76,7 @@ impl WebOptions {
     pub(crate) fn of_engine(&self, n_ctx_train: Option<usize>) -> EngineOptions {
         let n_ctx = self.ctx.or_else(|| n_ctx_train.map(|n_ctx| n_ctx.min(CTX_DEFAULT)));
         EngineOptions {
-            n_threads: 1,
+            n_threads: self.threads.unwrap_or(1),
             n_ctx,
             n_seq_max: self.parallel.unwrap_or(PARALLEL_DEFAULT),
             ..EngineOptions::default()

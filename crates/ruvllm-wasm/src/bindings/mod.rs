@@ -25,3 +25,17 @@ pub fn start() {
 pub fn version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()
 }
+
+/// Computes for engines, as a worker of the host's over the same memory. It never returns.
+#[cfg(target_feature = "atomics")]
+#[wasm_bindgen]
+pub fn work() {
+    ruvllm_cpu::host::work();
+}
+
+/// Returns how many threads an engine can have.
+#[cfg(feature = "engine")]
+#[wasm_bindgen(js_name = threadsMax)]
+pub fn threads_max() -> usize {
+    crate::threads_max()
+}

@@ -1,0 +1,71 @@
+// The module of an engine, and the workers that compute in it together where they may share memory.
+
+import initOne, * as one from './wasm/ruvllm_wasm.js';
+import initMany, * as many from './wasm/ruvllm_wasm_threads.js';
+
+export const isNode = typeof process === 'object' && typeof process.versions?.node === 'string' && typeof self === 'undefined';
+
+/** The most threads that nobody asked for: more gain little, and the page wants to be quick as well. */
+const DEFAULT_MAX = 8;
+/** The most threads that can be asked for. */
+const MAX = 64;
+/** How long workers may take to begin. */
+const START_MS = 20_000;
+
+/** Returns how many threads an engine has: those that were asked for, or half of the machine's, or one where memory cannot be shared. */
+export async function threadsOf(wished) {
+  const canShare = typeof SharedArrayBuffer === 'function' && (isNode || globalThis.crossOriginIsolated === true);
+  if (wished === undefined) {
+    if (!canShare) return 1;
+    const n = isNode ? (await import('node:os')).availableParallelism() : navigator.hardwareConcurrency;
+    return Math.max(1, Math.min(DEFAULT_MAX, Math.floor(n / 2)));
+  }
+  if (!Number.isInteger(wished) || wished < 1 || wished > MAX) throw refused(`'threads' is ${wished}; choose 1 to ${MAX}`);
+  if (wished > 1 && !canShare) {
+    const headers = 'Cross-Origin-Opener-Policy: same-origin and Cross-Origin-Embedder-Policy: require-corp';
+    throw refused(`${wished} threads need a page that is cross-origin isolated (headers ${headers}); leave 'threads' out for one`);
+  }
+  return wished;
+}
+
+/** Makes the error of an option that cannot be. */
+function refused(message) {
+  return Object.assign(new Error(message), { param: 'threads', code: 'bad_option', status: 400 });
+}
+
+/** Starts the module with this many threads, the caller among them, and returns what it exports. */
+export async function startModule(threads) {
+  const isShared = threads > 1;
+  const url = isShared
+    ? new URL('./wasm/ruvllm_wasm_threads_bg.wasm', import.meta.url)
+    : new URL('./wasm/ruvllm_wasm_bg.wasm', import.meta.url);
+  const source = isNode ? await (await import('node:fs/promises')).readFile(url) : url;
+  if (!isShared) {
+    await initOne({ module_or_path: source });
+    return one;
+  }
+  const module = isNode ? await WebAssembly.compile(source) : await WebAssembly.compileStreaming(fetch(source));
+  const { memory } = await initMany({ module_or_path: module });
+  await Promise.all(Array.from({ length: threads - 1 }, () => startThread(module, memory)));
+  // A worker tells that it begins, and is counted a moment later.
+  for (const start = performance.now(); many.threadsMax() < threads; ) {
+    if (performance.now() - start > START_MS) throw new Error('the workers of the engine do not begin');
+    await new Promise((resolve) => setTimeout(resolve, 1));
+  }
+  return many;
+}
+
+/** Starts a worker that computes in the module; it ends with the worker that started it. */
+async function startThread(module, memory) {
+  const thread = isNode
+    ? new (await import('node:worker_threads')).Worker(new URL('./thread.js', import.meta.url))
+    : new Worker(new URL('./thread.js', import.meta.url), { type: 'module' });
+  const begun = new Promise((resolve, reject) => {
+    const failed = (error) => reject(new Error(`a worker of the engine does not begin: ${error?.message ?? error}`));
+    if (isNode) thread.once('message', resolve).once('error', failed);
+    else Object.assign(thread, { onmessage: resolve, onerror: failed });
+  });
+  thread.postMessage({ module, memory });
+  await begun;
+  thread.unref?.();
+}
