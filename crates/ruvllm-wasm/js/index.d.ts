@@ -5,7 +5,9 @@ import type { Engine, LoadOptions as CommonOptions, LoadProgress as CommonProgre
 export * from './api.js';
 
 /** Options of {@link load}. */
-export interface LoadOptions extends Omit<CommonOptions, 'onProgress'> {
+export interface LoadOptions extends Omit<CommonOptions, 'onProgress' | 'threads'> {
+  /** Threads that compute, 1 to 64; by default half of the machine's and at most 8, or 1 where the page is not cross-origin isolated. */
+  threads?: number;
   /** Whether the file is kept in the origin private file system; `true` by default. Without room it is not. */
   cache?: boolean;
   /** SHA-256 that the file must have, as hexadecimal digits. */

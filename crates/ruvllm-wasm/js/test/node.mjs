@@ -46,6 +46,19 @@ async function smol() {
   await engine.dispose();
 }
 
+/** Two threads over one memory write what one does. */
+async function threads() {
+  const engine = await web.load(readFileSync(smollm2), { name: 'smollm2', ctx: 1024, threads: 2 });
+  assert.equal((await engine.capabilities()).device.threads, 2);
+  const answer = await engine.complete(body(PROMPT, N_TOKENS)).result();
+  const { text } = await engine.detokenize({ tokens: nativeTokens() });
+  assert.equal(answer.choices[0].text, text);
+  const long = { prompt: 'word '.repeat(400), max_tokens: 1, temperature: 0 };
+  const { prompt_per_second: prefill } = (await engine.complete(long).result()).timings;
+  console.log(`node: SmolLM2 with two threads: ${answer.timings.predicted_per_second.toFixed(1)} tokens/s, prompts ${prefill.toFixed(0)}/s`);
+  await engine.dispose();
+}
+
 /** What a page does with an engine. */
 async function requests(engine) {
   const messages = [{ role: 'user', content: 'Say hello.' }];
@@ -98,7 +111,7 @@ async function requests(engine) {
 async function wrong() {
   await assert.rejects(web.load('not a url'), web.UsageError);
   await assert.rejects(web.load(new Uint8Array(4), { contxt: 5 }), /'contxt' is no option of load/);
-  await assert.rejects(web.load(new Uint8Array(4), { threads: 2 }), web.UsageError);
+  await assert.rejects(web.load(new Uint8Array(4), { threads: 65 }), web.UsageError);
   await assert.rejects(web.load(new Uint8Array(64)), web.LoadError);
   const { bytes } = goldenModels()[0];
   await assert.rejects(web.load(bytes.subarray(0, bytes.length - 100)), web.LoadError);
@@ -147,7 +160,7 @@ async function intelligence() {
   assert.throws(() => learner.learn(at(1), 9, 1), /label 9 of 4/);
 }
 
-for (const test of [intelligence, wrong, goldens, learning, smol]) {
+for (const test of [intelligence, wrong, goldens, learning, smol, threads]) {
   const start = performance.now();
   await test();
   console.log(`node: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);

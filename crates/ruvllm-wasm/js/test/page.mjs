@@ -15,9 +15,14 @@ const TYPES = { '.js': 'text/javascript', '.wasm': 'application/wasm', '.html': 
 const asked = [];
 /** Bytes after which a download is cut once. */
 let cut = null;
+/** Whether pages may share memory with their workers. */
+let isIsolated = false;
 
 const server = createServer((request, response) => {
   const { pathname } = new URL(request.url, 'http://localhost');
+  if (isIsolated) {
+    response.setHeader('cross-origin-opener-policy', 'same-origin').setHeader('cross-origin-embedder-policy', 'require-corp');
+  }
   if (pathname === '/') return response.setHeader('content-type', 'text/html').end('<!doctype html><title>web</title>');
   const model = models.find(({ name }) => pathname === `/models/${name}.gguf`);
   if (model) return sendModel(request, response, pathname, model.bytes.length, (from) => model.bytes.subarray(from));
@@ -164,9 +169,41 @@ async function learning() {
   assert.deepEqual(await teach(), ['In Swabia', 'In Swabia', false], 'what it was calibrated by was kept');
 }
 
+/** Two threads where the page may share memory, and a line where it may not. */
+async function threads() {
+  const load = (request) => page.evaluate(async (request) => {
+    try {
+      const engine = await web.load('/models/smollm2.gguf', { ctx: 1024, threads: 2 });
+      const { device } = await engine.capabilities();
+      const { choices, timings } = await engine.complete(request).result();
+      await engine.dispose();
+      return { text: choices[0].text, threads: device.threads, decode: timings.predicted_per_second };
+    } catch (error) {
+      return `${error.kind}: ${error.message}`;
+    }
+  }, request);
+  assert.match(await load(body(PROMPT, 1)), /^usage: 2 threads need a page that is cross-origin isolated/);
+  const one = await page.evaluate(async (request) => {
+    const engine = await web.load('/models/smollm2.gguf', { ctx: 1024 });
+    const { choices } = await engine.complete(request).result();
+    await engine.dispose();
+    return choices[0].text;
+  }, body(PROMPT, N_TOKENS));
+  isIsolated = true;
+  try {
+    await open();
+    const { text, threads, decode } = await load(body(PROMPT, N_TOKENS));
+    assert.deepEqual([text, threads], [one, 2]);
+    console.log(`page: SmolLM2 with two threads: ${decode.toFixed(1)} tokens/s`);
+  } finally {
+    isIsolated = false;
+    await open();
+  }
+}
+
 try {
   await open();
-  for (const test of [cache, learning, goldens, smol]) {
+  for (const test of [cache, learning, goldens, smol, threads]) {
     const start = performance.now();
     await test();
     console.log(`page: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
