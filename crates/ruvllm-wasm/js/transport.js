@@ -175,8 +175,9 @@ export class WorkerTransport {
   }
 
   /** Has the worker load a model; returns the name that it answers by. */
-  async load(what, onProgress) {
-    return (await this.#ask('open', what, onProgress)).model;
+  async load(what, { onProgress, onUncached }) {
+    const hear = ({ progress, uncached }) => (progress ? onProgress?.(progress) : onUncached?.(uncached));
+    return (await this.#ask('open', what, hear)).model;
   }
 
   exportLearned() {
@@ -195,14 +196,14 @@ export class WorkerTransport {
     this.#end(null);
   }
 
-  /** Makes a call with one answer, and fails with an error of a class. */
-  #ask(op, body, onProgress) {
+  /** Makes a call with one answer, and fails with an error of a class. What is told before that goes to `hearMore`. */
+  #ask(op, body, hearMore) {
     return new Promise((resolve, reject) => {
       if (this.#broken) return reject(errorOf(this.#broken));
-      const hear = ({ progress, result, error }) => {
-        if (progress) onProgress?.(progress);
-        else if (error !== undefined) reject(errorOf(error));
-        else resolve(result);
+      const hear = ({ result, error, ...more }) => {
+        if (error !== undefined) reject(errorOf(error));
+        else if (result !== undefined) resolve(result);
+        else hearMore?.(more);
       };
       return this.#send(++this.#n, op, body, hear, () => reject(new LoadError('the engine was disposed')));
     });
