@@ -1,6 +1,7 @@
 // The way from the page to its worker, as the client of `@ruvllm/node` has one to the addon: requests as they stand in the HTTP API.
 
 import { InternalError, LoadError, UsageError } from './errors.js';
+import { nodeModule } from './node.js';
 
 /** What the worker does, by method and path. */
 const CALLS = {
@@ -114,10 +115,11 @@ function withResolvers() {
 
 /** Starts a worker: the browser's, or Node's. */
 async function startWorker() {
-  const url = new URL('./worker.js', import.meta.url);
   if (typeof Worker === 'function') return new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });
-  const { Worker: NodeWorker } = await import('node:worker_threads');
-  const worker = new NodeWorker(url);
+  const { Worker: NodeWorker } = await nodeModule('worker_threads');
+  // Written in one expression, bundlers would copy the file once more.
+  const name = './worker.js';
+  const worker = new NodeWorker(new URL(name, import.meta.url));
   // The program may end while an engine is idle.
   worker.unref();
   return {

@@ -1,10 +1,11 @@
 // The engine's worker: it fetches and loads the model, and computes one step after the other; in between it hears what the page says.
 
+import { nodeModule } from './node.js';
 import { readModel, reasonOf } from './source.js';
 import init, { ModelFile, WasmEngine } from './wasm/ruvllm_wasm.js';
 
 const isNode = typeof process === 'object' && typeof process.versions?.node === 'string' && typeof self === 'undefined';
-const port = isNode ? (await import('node:worker_threads')).parentPort : self;
+const port = isNode ? (await nodeModule('worker_threads')).parentPort : self;
 const send = (message, transfer) => port.postMessage(message, transfer);
 
 let engine = null;
@@ -74,7 +75,7 @@ function thrown(error) {
 /** Loads the module and the model. */
 async function open(id, { source, options, cache, sha256, headers }) {
   const wasm = new URL('./wasm/ruvllm_wasm_bg.wasm', import.meta.url);
-  await init({ module_or_path: isNode ? await (await import('node:fs/promises')).readFile(wasm) : wasm });
+  await init({ module_or_path: isNode ? await (await nodeModule('fs/promises')).readFile(wasm) : wasm });
   const onProgress = (progress) => send({ id, progress });
   const onUncached = (uncached) => send({ id, uncached });
   const what = { source, cache, headers, sha256 };
