@@ -4,7 +4,7 @@ import { cachedModels, removeCached } from '@ruvllm/web';
 
 import { byId, line } from './dom.js';
 import { Model } from './model.js';
-import { isKept, notKept } from './notice.js';
+import { isKept, list, notKept } from './notice.js';
 import { keepPage } from './offline.js';
 import { Turn } from './turn.js';
 
@@ -63,9 +63,9 @@ function ready() {
 }
 
 function learned(n) {
-  const file = isKept('the model') ? 'The model' : 'Nothing of the model';
-  const corrections = n === 1 ? 'one correction' : `${n} corrections`;
-  byId('kept-what').textContent = isKept('what it learns') && n > 0 ? `${file}, and ${corrections}.` : `${file}.`;
+  const things = isKept('the model') ? ['the model'] : [];
+  if (n > 0 && isKept('what it learns')) things.push(n === 1 ? 'one correction' : `${n} corrections`);
+  byId('kept-what').textContent = things.length ? `Kept in this browser: ${list(things)}.` : 'Nothing is kept in this browser.';
   byId('forget').disabled = n === 0;
 }
 

@@ -5,11 +5,12 @@ import { byId, line } from './dom.js';
 /** Reasons by what is not kept. */
 const reasons = new Map();
 
-const list = (words) => (words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} and ${words.at(-1)}`);
+/** Returns words as a sentence has them. */
+export const list = (words) => (words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} and ${words.at(-1)}`);
 
 const LINES = {
-  unavailable: (what) => `This window does not keep ${what}; a private window never does. The chat works all the same.`,
-  full: (what) => `The browser has no room left and does not keep ${what}. The chat works all the same.`,
+  unavailable: (what) => `This window does not keep ${what}, as private windows do not. The chat works.`,
+  full: (what) => `The browser has no room left and does not keep ${what}. The chat works.`,
   busy: (what) => `Another tab is fetching ${what}; it is not kept here.`,
   unsized: (what) => `The server does not say how large the file is, so ${what} is not kept.`,
 };
@@ -18,10 +19,10 @@ const LINES = {
 export function notKept(what, reason) {
   if (reason === null) reasons.delete(what);
   else reasons.set(what, reason);
-  // The first of the reasons stands for all that have it; a window that keeps nothing comes before the others.
-  const reason1 = Object.keys(LINES).find((one) => [...reasons.values()].includes(one));
-  const whats = [...reasons].filter(([, one]) => one === reason1).map(([one]) => one);
-  line(byId('notice'), reason1 ? LINES[reason1](list(whats)) : '');
+  // One reason is told, with all that it holds for: the first of the lines.
+  const told = Object.keys(LINES).find((one) => [...reasons.values()].includes(one));
+  const things = [...reasons].filter(([, one]) => one === told).map(([thing]) => thing);
+  line(byId('notice'), told ? LINES[told](list(things)) : '');
 }
 
 /** Whether something is kept, as far as is known. */

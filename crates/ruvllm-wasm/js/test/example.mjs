@@ -118,7 +118,7 @@ async function visit(page) {
   const shares = steps.filter((line) => line.startsWith('Fetching')).map((line) => Number(/(\d+) % of 98 MB$/.exec(line)?.[1] ?? 0));
   assert.ok(new Set(shares).size > 5 && shares.at(-1) === 100, `${shares}`);
   assert.ok(steps.some((line) => line.startsWith('Preparing')));
-  await page.getByText('works offline').waitFor();
+  await page.locator('#state', { hasText: 'works offline' }).waitFor();
 
   const lengths = new Set();
   const said = await begin(page, QUESTION);
@@ -166,8 +166,8 @@ async function reload(page) {
   assert.match(await ask(page, QUESTION), /Quillam/);
   assert.equal(await page.locator('#notice').isVisible(), false);
   assert.equal(asked.includes(MODEL), false);
-  await page.getByText('Kept in this browser').click();
-  assert.equal(await text(page, '#kept-what'), 'The model, and one correction.');
+  await page.getByText('Storage').click();
+  assert.equal(await text(page, '#kept-what'), 'Kept in this browser: the model and one correction.');
   await accessible(page);
 }
 
@@ -199,12 +199,12 @@ async function unlearned(page) {
     assert.deepEqual(script.wrong, []);
     await script.close();
   };
-  await teach(/^This window does not keep what it learns; /, () => {
+  await teach(/^This window does not keep what it learns, as private windows do not\. The chat works\.$/, () => {
     indexedDB.open = () => {
       throw new DOMException('no', 'SecurityError');
     };
   });
-  await teach(/^The browser has no room left and does not keep what it learns\. /, () => {
+  await teach(/^The browser has no room left and does not keep what it learns\. The chat works\.$/, () => {
     IDBObjectStore.prototype.put = () => {
       throw new DOMException('no room', 'QuotaExceededError');
     };
@@ -227,7 +227,7 @@ async function secret(page) {
     asked.length = 0;
     await page.goto(address);
     await load(page);
-    assert.match(await text(page, '#notice'), /^This window does not keep .*this page.* and .*; a private window never does\. The chat works all the same\.$/);
+    assert.match(await text(page, '#notice'), /^This window does not keep (this page|what it learns|the model|, | and ){5}, as private windows do not\. The chat works\.$/);
     assert.notEqual(await ask(page, 'Say hello.'), '');
     assert.ok(asked.includes(MODEL));
   }
@@ -241,7 +241,7 @@ async function full(page) {
   await limitStorage(page, server.url, 1000);
   await page.goto(address);
   await load(page);
-  assert.match(await text(page, '#notice'), /^The browser has no room left and does not keep .*the model.*\. The chat works all the same\.$/);
+  assert.match(await text(page, '#notice'), /^The browser has no room left and does not keep .*the model.*\. The chat works\.$/);
   assert.notEqual(await ask(page, 'Say hello.'), '');
   await shot(page, 'full');
 }
