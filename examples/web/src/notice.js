@@ -12,6 +12,7 @@ const LINES = {
   unavailable: (what) => `This window does not keep ${what}, as private windows do not. The chat works.`,
   full: (what) => `The browser has no room left and does not keep ${what}. The chat works.`,
   busy: (what) => `Another tab is fetching ${what}; it is not kept here.`,
+  failed: (what) => `The browser could not keep ${what} and tries again at the next visit. The chat works.`,
   unsized: (what) => `The server does not say how large the file is, so ${what} is not kept.`,
 };
 

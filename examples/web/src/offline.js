@@ -11,19 +11,27 @@ function settled(worker) {
   });
 }
 
+/** Returns why the files were not kept, which a service worker does not tell: something as large is tried. */
+async function reasonOf() {
+  const name = 'page-trial';
+  try {
+    await (await caches.open(name)).put(name, new Response(new Uint8Array(12e6)));
+    return 'failed';
+  } catch (error) {
+    return error.name === 'QuotaExceededError' ? 'full' : 'unavailable';
+  } finally {
+    await globalThis.caches?.delete(name).catch(() => {});
+  }
+}
+
 /** Keeps the page; returns null, or why it is not kept. */
 export async function keepPage() {
   if (!import.meta.env.PROD) return null;
   if (!navigator.serviceWorker) return 'unavailable';
-  let reason = 'unavailable';
-  navigator.serviceWorker.addEventListener('message', ({ data }) => {
-    if (data.failed === 'QuotaExceededError') reason = 'full';
-  });
-  navigator.serviceWorker.startMessages();
   try {
     const { active, waiting, installing } = await navigator.serviceWorker.register(new URL('sw.js', document.baseURI));
-    return active || (await settled(installing ?? waiting)) ? null : reason;
+    return active || (await settled(installing ?? waiting)) ? null : await reasonOf();
   } catch {
-    return reason;
+    return reasonOf();
   }
 }

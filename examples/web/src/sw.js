@@ -5,17 +5,11 @@
 const NAME = `page-${VERSION}`;
 const KEPT = new Set(FILES.map((path) => new URL(path, self.location.href).href));
 
-/** Keeps the files; where that fails, the page is told why. */
+/** Keeps the files. */
 async function keep() {
-  try {
-    const cache = await caches.open(NAME);
-    // Asked for anew: the browser's own cache may have older ones.
-    await cache.addAll(FILES.map((path) => new Request(path, { cache: 'no-cache' })));
-  } catch (error) {
-    await caches.delete(NAME).catch(() => {});
-    for (const client of await self.clients.matchAll({ includeUncontrolled: true })) client.postMessage({ failed: error.name });
-    throw error;
-  }
+  const cache = await caches.open(NAME);
+  // Asked for anew: the browser's own cache may have older ones.
+  await cache.addAll(FILES.map((path) => new Request(path, { cache: 'no-cache' })));
 }
 
 /** Removes the files of earlier versions. */

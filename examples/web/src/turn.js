@@ -41,21 +41,18 @@ export class Turn {
     const cancel = make('button', { type: 'button', textContent: 'Cancel' });
     const save = make('button', { type: 'submit', className: 'primary', textContent: 'Teach it' });
     const form = make('form', { className: 'correcting' }, label, field, make('div', { className: 'row' }, save, cancel));
-    const close = () => {
+    cancel.addEventListener('click', () => {
       form.remove();
       this.button.hidden = false;
-    };
-    cancel.addEventListener('click', () => {
-      close();
       this.button.focus();
     });
     form.addEventListener('submit', async (event) => {
       event.preventDefault();
       const correction = field.value.trim();
-      for (const element of form.querySelectorAll('textarea, button')) element.disabled = true;
-      const isLearned = await this.onCorrect(this, correction);
-      close();
-      if (isLearned) this.#corrected(correction);
+      form.hidden = true;
+      // What was written stays, should it fail.
+      form.hidden = await this.onCorrect(this, correction);
+      if (form.hidden) this.#corrected(correction, form);
     });
     this.button.hidden = true;
     this.element.append(form);
@@ -63,7 +60,8 @@ export class Turn {
     field.select();
   }
 
-  #corrected(correction) {
+  #corrected(correction, form) {
+    form.remove();
     const before = make('del', { textContent: this.text });
     this.text = correction;
     this.said.replaceChildren(before, make('ins', { textContent: correction }));
