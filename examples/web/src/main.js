@@ -11,6 +11,9 @@ import { Turn } from './turn.js';
 /** Messages of the conversation that the model reads again: a small one loses itself in long ones. */
 const MESSAGES_MAX = 8;
 
+/** What the first correction takes. */
+const FIRST = 'The first correction takes some minutes: the model reads text to learn by.';
+
 const turns = [];
 let model = null;
 /** Ends what is being done; null if nothing is. */
@@ -29,7 +32,8 @@ function state(text) {
   byId('state').textContent = text;
 }
 
-const PHASES = { fetch: 'Fetching the model', load: 'Preparing the model', calibrate: 'Reading text to learn by; this takes minutes, once' };
+/** Lines for the phases of a load. */
+const PHASES = { fetch: 'Fetching the model', load: 'Preparing the model', calibrate: 'Reading text to learn by' };
 
 function progress({ phase, done, total }) {
   const bar = byId('bar');
@@ -37,7 +41,7 @@ function progress({ phase, done, total }) {
   else bar.removeAttribute('value');
   const share = total ? ` ${Math.floor((100 * done) / total)} %` : '';
   const size = phase === 'fetch' ? ` of ${Math.round(total / 1e6)} MB` : '';
-  line(byId('step'), `${PHASES[phase]}:${share}${total ? size : ''}`);
+  line(byId('step'), total ? `${PHASES[phase]}:${share}${size}` : PHASES[phase]);
 }
 
 /** Does something that can be ended, and tells a failure in one line; returns whether it was done. */
@@ -103,7 +107,7 @@ function follow(change) {
 }
 
 async function ask(question) {
-  const turn = new Turn(question, correct);
+  const turn = new Turn(question, correct, () => (model.learns ? '' : FIRST));
   turns.push(turn);
   const talk = byId('talk');
   talk.append(turn.element);

@@ -11,7 +11,8 @@ const TOKENS_MAX = 400;
 
 export class Model {
   #engine = null;
-  #learns = false;
+  /** Whether it can be corrected at once. */
+  learns = false;
 
   /**
    * @param {string} address of the file
@@ -41,7 +42,7 @@ export class Model {
 
   /** Teaches what the answer to a conversation should have been; returns how many corrections there are. */
   async correct(messages, correction, signal) {
-    if (!this.#learns) await this.#learn(signal);
+    if (!this.learns) await this.#learn(signal);
     // Answers are corrected by their id. Asking again gives one, also for answers from before the model could learn.
     const { id } = await this.#engine.chat({ messages, max_tokens: 1, ...SAMPLING }, { signal }).result();
     await this.#engine.feedback({ id, correction });
@@ -53,7 +54,7 @@ export class Model {
   /** Forgets all corrections. */
   async forget() {
     await removeLearned(this.address);
-    if (this.#learns) await this.#engine.forget();
+    if (this.learns) await this.#engine.forget();
   }
 
   async close() {
@@ -75,6 +76,6 @@ export class Model {
     await this.close();
     const onUncached = (reason) => this.onUncached('the model', reason);
     this.#engine = await load(this.address, { learn, signal, onProgress: this.onProgress, onUncached });
-    this.#learns = learn;
+    this.learns = learn;
   }
 }

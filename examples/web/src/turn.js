@@ -8,11 +8,10 @@ export class Turn {
   /**
    * @param {string} question
    * @param {(turn: Turn, correction: string) => Promise<boolean>} onCorrect teaches it; returns whether that was done
+   * @param {() => string} hint says what correcting takes
    */
-  constructor(question, onCorrect) {
-    this.question = question;
-    this.text = '';
-    this.onCorrect = onCorrect;
+  constructor(question, onCorrect, hint) {
+    Object.assign(this, { question, text: '', onCorrect, hint });
     this.said = make('p', { className: 'said' });
     this.about = make('p', { className: 'about' });
     this.button = make('button', { type: 'button', textContent: 'Correct this answer', hidden: true });
@@ -40,7 +39,8 @@ export class Turn {
     const label = make('label', { htmlFor: id, textContent: 'The right answer' });
     const cancel = make('button', { type: 'button', textContent: 'Cancel' });
     const save = make('button', { type: 'submit', className: 'primary', textContent: 'Teach it' });
-    const form = make('form', { className: 'correcting' }, label, field, make('div', { className: 'row' }, save, cancel));
+    const hint = make('p', { className: 'hint', textContent: this.hint() });
+    const form = make('form', { className: 'correcting' }, label, field, make('div', { className: 'row' }, save, cancel), hint);
     cancel.addEventListener('click', () => {
       form.remove();
       this.button.hidden = false;
@@ -58,6 +58,7 @@ export class Turn {
     this.element.append(form);
     field.focus();
     field.select();
+    form.scrollIntoView({ block: 'nearest' });
   }
 
   #corrected(correction, form) {

@@ -225,6 +225,10 @@ async function secret(page) {
       throw new DOMException('no', 'SecurityError');
     };
   });
+  await page.goto(`${server.url}/?model=/models/none.gguf`);
+  await page.getByRole('button', { name: 'Load' }).click();
+  await page.getByText('the server answers 404').waitFor();
+  page.wrong.length = 0;
   for (let i = 0; i < 2; i++) {
     asked.length = 0;
     await page.goto(address);
