@@ -83,7 +83,7 @@ const TEST_CRATES: [&str; 1] = ["ruvllm-testkit"];
 const OUTSIDE: [&str; 2] = ["xtask", "ruvllm-benches"];
 
 /// What the root may hold, beside what version control leaves out.
-const TOP_LEVEL: [&str; 20] = [
+const TOP_LEVEL: [&str; 21] = [
     ".cargo",
     ".ci",
     ".git",
@@ -99,12 +99,16 @@ const TOP_LEVEL: [&str; 20] = [
     "crates",
     "deny.toml",
     "docs",
+    "examples",
     "fuzz",
     "packaging",
     "rust-toolchain.toml",
     "rustfmt.toml",
     "xtask",
 ];
+
+/// Folders of what is built or fetched.
+const LEFT_OUT: [&str; 6] = [".git", ".gl", "target", "docs/book", "examples/web/node_modules", "examples/web/dist"];
 
 /// What the rules look at.
 struct Repo {
@@ -272,7 +276,7 @@ fn read_files(root: &Path) -> Result<BTreeMap<String, String>> {
             let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
             let relative = path.strip_prefix(root).expect("the walk stays below the root").to_string_lossy();
             let relative = relative.replace(std::path::MAIN_SEPARATOR, "/");
-            if [".git", ".gl", "target", "docs/book"].contains(&relative.as_str()) || relative.ends_with(".profraw") {
+            if LEFT_OUT.contains(&relative.as_str()) || relative.ends_with(".profraw") {
                 continue;
             }
             if entry?.is_dir() {

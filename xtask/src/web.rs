@@ -1,7 +1,7 @@
 //! `cargo xtask web`: the package of browsers, `@ruvllm/web`: modules of WebAssembly with the JavaScript around them.
 //!
 //! The modules are built for `wasm32-unknown-unknown` by the compiler of `cargo xtask cross`; `wasm-bindgen` of the locked version
-//! writes what JavaScript imports. `--test` also runs the package in Node and in headless Chromium.
+//! writes what JavaScript imports. `--test` also runs the package in Node and in headless Chromium, and the page of `examples/web`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ const PROFILE: &str = "web";
 const SOURCE: &str = "crates/ruvllm-wasm/js";
 /// Where the client and the types lie that the package has in common with that of Node.
 const COMMON: &str = "crates/ruvllm-node/js";
+/// A page that is built with the package.
+const EXAMPLE: &str = "examples/web";
 
 /// A module of the package.
 struct Module {
@@ -53,7 +55,7 @@ const THREAD_FLAGS: &str = "-C target-feature=+atomics,+bulk-memory -C link-arg=
 /// What `cargo xtask web` is asked to do.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Run the package in Node and in headless Chromium as well, with the golden models and SmolLM2
+    /// Run the package in Node and in headless Chromium as well, with the golden models and SmolLM2, and the page of examples/web
     #[arg(long)]
     test: bool,
     /// The program whose answers are compared with [default: built from this checkout]
@@ -166,17 +168,24 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Runs the package in Node and in Chromium: its answers are those of `ruvllm` with the scalar kernels.
+/// Runs the package in Node and in Chromium: its answers are those of `ruvllm` with the scalar kernels. Then the page that is built
+/// with it; that and its screenshots lie in `target/page-web`.
 fn test(folder: &Path, ruvllm: &Path) -> Result<()> {
     node::run()?;
     let scripts = shell::root().join(SOURCE).join("test");
     let modules = shell::target_dir().join("node/node_modules");
-    for script in ["node.mjs", "page.mjs"] {
+    let script = |name: &str| {
         let mut command = Command::new("node");
-        command.arg(scripts.join(script)).arg(folder).arg(ruvllm).arg(modules.join("playwright-core/index.mjs"));
-        shell::run(command.current_dir(shell::root()))?;
-    }
-    Ok(())
+        command.arg(scripts.join(name)).arg(folder).arg(ruvllm).arg(modules.join("playwright-core/index.mjs"));
+        command.current_dir(shell::root());
+        command
+    };
+    shell::run(&mut script("node.mjs"))?;
+    shell::run(&mut script("page.mjs"))?;
+    let out = shell::target_dir().join("page-web");
+    let modules = out.join("modules");
+    node::install(&shell::root().join(EXAMPLE), &modules)?;
+    shell::run(script("example.mjs").arg(modules.join("node_modules/vite")).arg(out))
 }
 
 #[cfg(test)]

@@ -3,15 +3,14 @@
 
 const FOLDER = 'ruvllm';
 
-/** Returns the folder of the cache; null where there is none. */
-async function folder() {
-  try {
-    const root = await globalThis.navigator?.storage?.getDirectory?.();
-    return (await root?.getDirectoryHandle(FOLDER, { create: true })) ?? null;
-  } catch {
-    return null;
-  }
+/** Returns the folder of the cache; fails, or returns null, where there is none. */
+async function openFolder() {
+  const root = await globalThis.navigator?.storage?.getDirectory?.();
+  return (await root?.getDirectoryHandle(FOLDER, { create: true })) ?? null;
 }
+
+/** Returns the folder of the cache; null where there is none. */
+const folder = () => openFolder().catch(() => null);
 
 /** Returns what the files of a URL are called. */
 async function nameOf(url) {
@@ -27,13 +26,23 @@ async function readJson(dir, name) {
   }
 }
 
+/** Writes all bytes from `at` on. */
+function writeAll(access, bytes, at) {
+  for (let done = 0; done < bytes.length; ) {
+    const n = access.write(bytes.subarray(done), { at: at + done });
+    // Where no room is left, Chromium's private windows return a negative number, read as one without a sign.
+    if (n === 0 || n > bytes.length - done) throw new DOMException('there is no room for the file', 'QuotaExceededError');
+    done += n;
+  }
+}
+
 /** Writes a small file; in the worker only, where every browser has handles that write at once. */
 async function writeFile(dir, name, data) {
   const handle = await dir.getFileHandle(name, { create: true });
   const access = await handle.createSyncAccessHandle();
   try {
     access.truncate(0);
-    access.write(typeof data === 'string' ? new TextEncoder().encode(data) : data, { at: 0 });
+    writeAll(access, typeof data === 'string' ? new TextEncoder().encode(data) : data, 0);
     access.flush();
   } finally {
     access.close();
@@ -67,8 +76,9 @@ export async function removeCached(url) {
 
 /** The place of one URL in the cache, for the worker: file handles that write at once are there only. */
 export class Slot {
+  /** Returns the place of a URL; fails, or returns null, where there is none. */
   static async of(url) {
-    const dir = await folder();
+    const dir = await openFolder();
     return dir ? new Slot(dir, await nameOf(url), url) : null;
   }
 
@@ -83,7 +93,8 @@ export class Slot {
     this.about = await readJson(this.dir, `${this.name}.json`);
     try {
       const file = await (await this.dir.getFileHandle(`${this.name}.gguf`)).getFile();
-      if (this.about) this.about.bytes = file.size;
+      // Its last note may be missing: the page was left, or there was no room for it.
+      if (this.about) Object.assign(this.about, { bytes: file.size, complete: file.size === this.about.size });
     } catch {
       this.about = null;
     }
@@ -97,19 +108,24 @@ export class Slot {
 
   /** Opens the file for writing after its first `n` bytes. */
   async begin(n, about) {
-    const handle = await this.dir.getFileHandle(`${this.name}.gguf`, { create: true });
-    this.access = await handle.createSyncAccessHandle();
-    this.access.truncate(n);
-    this.at = n;
-    this.about = { url: this.url, complete: false, ...about, used: Date.now() };
-    await this.note();
+    this.access = await this.withRoom(async () => {
+      const handle = await this.dir.getFileHandle(`${this.name}.gguf`, { create: true });
+      return handle.createSyncAccessHandle();
+    });
+    try {
+      this.access.truncate(n);
+      this.at = n;
+      this.about = { url: this.url, complete: false, ...about, used: Date.now() };
+      await this.note();
+    } catch (error) {
+      await this.remove();
+      throw error;
+    }
   }
 
   /** Writes a piece. */
-  write(piece) {
-    for (let done = 0; done < piece.length; ) {
-      done += this.access.write(piece.subarray(done), { at: this.at + done });
-    }
+  async write(piece) {
+    await this.withRoom(async () => writeAll(this.access, piece, this.at));
     this.at += piece.length;
   }
 
@@ -143,13 +159,29 @@ export class Slot {
 
   /** Removes the other models, the one that was used the longest ago first, until so many bytes are free. */
   async makeRoom(bytes) {
-    for (const model of (await cachedModels()).reverse()) {
-      const { quota = 0, usage = 0 } = await navigator.storage.estimate();
+    do {
+      // Before version 17, Safari does not tell what is free; writing shows it.
+      const { quota = Infinity, usage = 0 } = (await navigator.storage.estimate?.()) ?? {};
       if (quota - usage >= bytes) return true;
-      if (model.url !== this.url) await removeCached(model.url);
+    } while (await this.dropOldest());
+    return false;
+  }
+
+  /** Writes, and removes other models where there is no room: browsers say 10 GiB are free when they are not. */
+  async withRoom(write) {
+    for (;;) {
+      try {
+        return await write();
+      } catch (error) {
+        if (error.name !== 'QuotaExceededError' || !(await this.dropOldest())) throw error;
+      }
     }
-    const { quota = 0, usage = 0 } = await navigator.storage.estimate();
-    return quota - usage >= bytes;
+  }
+
+  /** Removes the other model that was used the longest ago; returns whether there was one. */
+  async dropOldest() {
+    const oldest = (await cachedModels()).filter(({ url }) => url !== this.url).pop();
+    return oldest ? removeCached(oldest.url) : false;
   }
 
   /** Returns what learning was calibrated by; null if that is not known. */

@@ -16,7 +16,15 @@ export interface LoadOptions extends Omit<CommonOptions, 'onProgress' | 'threads
   headers?: Record<string, string>;
   /** Called while the model is fetched and loaded. */
   onProgress?: (progress: LoadProgress) => void;
+  /** Called when the file, or what `learn: true` made of it, is not kept. Loading goes on; the next `load` takes as long. */
+  onUncached?: (reason: UncachedReason) => void;
 }
+
+/**
+ * Why a model is not kept: there is no private file system (private windows), there is no room, another tab is writing the file,
+ * or the server does not say how long it is.
+ */
+export type UncachedReason = 'unavailable' | 'full' | 'busy' | 'unsized';
 
 /** How far the loading of a model has come; `calibrate` is the reading that `learn: true` takes once for a model. */
 export interface LoadProgress extends Omit<CommonProgress, 'phase'> {

@@ -13,7 +13,7 @@ export const version = VERSION;
 
 /** Options of `load`, and where they go. */
 const OF_ENGINE = ['name', 'ctx', 'threads', 'parallel', 'chatTemplate', 'learn'];
-const OF_PAGE = ['signal', 'onProgress', 'cache', 'sha256', 'headers'];
+const OF_PAGE = ['signal', 'onProgress', 'onUncached', 'cache', 'sha256', 'headers'];
 
 /** Returns what the worker is to read: a URL, or bytes. */
 function sourceOf(model) {
@@ -37,7 +37,7 @@ function nameOf(source, model) {
 
 /** Loads a model and returns its engine. */
 export async function load(model, options = {}) {
-  const { signal, onProgress, cache = true, sha256 = null, headers = {} } = options;
+  const { signal, onProgress, onUncached, cache = true, sha256 = null, headers = {} } = options;
   const known = [...OF_ENGINE, ...OF_PAGE];
   const unknown = Object.keys(options).find((name) => !known.includes(name));
   if (unknown !== undefined) {
@@ -51,7 +51,7 @@ export async function load(model, options = {}) {
   const stop = () => transport.dispose();
   signal?.addEventListener('abort', stop);
   try {
-    const name = await transport.load({ source, options: ofEngine, cache, sha256, headers }, onProgress);
+    const name = await transport.load({ source, options: ofEngine, cache, sha256, headers }, { onProgress, onUncached });
     return new Engine(transport, name);
   } catch (error) {
     await transport.dispose();

@@ -1,5 +1,6 @@
 // Routes by examples and learning over vectors, without a model: a small module for the page itself.
 
+import { nodeModule } from './node.js';
 import init, { InstantLearner, MicroAdapter, SemanticRoutes as Routes } from './wasm/ruvllm_intelligence.js';
 
 export { InstantLearner, MicroAdapter };
@@ -7,7 +8,7 @@ export { InstantLearner, MicroAdapter };
 /** Loads the module; the classes can be used after that. `module` is its URL, bytes or answer, where it lies elsewhere. */
 export async function ready(module) {
   if (module === undefined && typeof process === 'object' && process.versions?.node) {
-    const { readFile } = await import('node:fs/promises');
+    const { readFile } = await nodeModule('fs/promises');
     module = await readFile(new URL('./wasm/ruvllm_intelligence_bg.wasm', import.meta.url));
   }
   await init(module === undefined ? undefined : { module_or_path: module });

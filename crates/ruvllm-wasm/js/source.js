@@ -49,21 +49,39 @@ function sizeOf(response, from) {
   return from + rest;
 }
 
-/** Opens a slot of the cache for a file; null if it cannot be kept. */
-async function opened(slot, from, about) {
+/** Returns why something is not kept, by the error of the file system. */
+export function reasonOf(error) {
+  return { QuotaExceededError: 'full', NoModificationAllowedError: 'busy' }[error?.name] ?? 'unavailable';
+}
+
+/** Returns the place of a URL in the cache; null where there is none. */
+async function slotOf(url, onUncached) {
   try {
-    if (about.size) await navigator.storage.persist?.();
-    if (about.size && !(await slot.makeRoom(about.size - from))) return null;
-    await slot.begin(from, about);
+    const slot = await Slot.of(url);
+    if (!slot) onUncached('unavailable');
     return slot;
-  } catch {
-    // Another tab has it, or there is no room: it is fetched all the same.
+  } catch (error) {
+    onUncached(reasonOf(error));
     return null;
   }
 }
 
+/** Opens a slot of the cache for a file; null if it cannot be kept, and is fetched all the same. */
+async function opened(slot, from, about, onUncached) {
+  try {
+    if (await slot.makeRoom(about.size - from)) {
+      await slot.begin(from, about);
+      return slot;
+    }
+    onUncached('full');
+  } catch (error) {
+    onUncached(reasonOf(error));
+  }
+  return null;
+}
+
 /** Fetches a URL into the module's memory, and into the cache on the way. */
-async function readUrl({ url, headers, slot }, makeFile, onProgress) {
+async function readUrl({ url, headers, slot }, makeFile, onProgress, onUncached) {
   const known = await slot?.look();
   if (known?.complete) {
     const file = await readBlob(await slot.file(), makeFile, onProgress);
@@ -76,6 +94,7 @@ async function readUrl({ url, headers, slot }, makeFile, onProgress) {
   const size = sizeOf(response, from);
   if (size === null) {
     // Of unknown length: it is collected first.
+    if (slot) onUncached('unsized');
     const blob = await response.blob();
     return readBlob(blob, makeFile, onProgress);
   }
@@ -97,16 +116,17 @@ async function readUrl({ url, headers, slot }, makeFile, onProgress) {
   // A weak tag does not say that the bytes are the same.
   const tag = response.headers.get('etag');
   const etag = tag && !tag.startsWith('W/') ? tag : null;
-  let keeping = slot ? await opened(slot, from, { etag, size }) : null;
+  let keeping = slot ? await opened(slot, from, { etag, size }, onUncached) : null;
   try {
     await each(response.body, async (piece) => {
       take(piece);
       try {
-        keeping?.write(piece);
-      } catch {
+        await keeping?.write(piece);
+      } catch (error) {
         // No room after all.
         await keeping.remove();
         keeping = null;
+        onUncached(reasonOf(error));
       }
     });
   } catch (error) {
@@ -118,18 +138,18 @@ async function readUrl({ url, headers, slot }, makeFile, onProgress) {
     await keeping?.close(false).catch(() => {});
     throw new LoadError(`${url} was cut after ${done} of ${size} bytes; load it again`);
   }
-  await keeping?.close(true).catch(() => {});
+  await keeping?.close(true).catch((error) => onUncached(reasonOf(error)));
   return file;
 }
 
 /**
  * Reads a model into the module's memory. Returns its file, and its slot of the cache, if it has one. `makeFile(size)` throws
- * where it does not fit.
+ * where it does not fit; `onUncached(reason)` hears that a file of a URL is not kept.
  */
-export async function readModel({ source, cache, headers, sha256 }, makeFile, onProgress) {
+export async function readModel({ source, cache, headers, sha256 }, makeFile, onProgress, onUncached) {
   if (source.blob) return { file: await checked(await readBlob(source.blob, makeFile, onProgress), sha256, null), slot: null };
-  const slot = cache ? await Slot.of(source.url) : null;
-  const file = await readUrl({ url: source.url, headers, slot }, makeFile, onProgress);
+  const slot = cache ? await slotOf(source.url, onUncached) : null;
+  const file = await readUrl({ url: source.url, headers, slot }, makeFile, onProgress, onUncached);
   return { file: await checked(file, sha256, slot), slot };
 }
 

@@ -1,9 +1,9 @@
 // A worker that computes with others in one module: it takes work from the module's memory and hears nothing more.
 
+import { isNode, nodeModule } from './node.js';
 import init, { work } from './wasm/ruvllm_wasm_threads.js';
 
-const isNode = typeof process === 'object' && typeof process.versions?.node === 'string' && typeof self === 'undefined';
-const port = isNode ? (await import('node:worker_threads')).parentPort : self;
+const port = isNode ? (await nodeModule('worker_threads')).parentPort : self;
 
 async function begin({ module, memory }) {
   await init({ module_or_path: module, memory });

@@ -1,9 +1,8 @@
 // The module of an engine, and the workers that compute in it together where they may share memory.
 
+import { isNode, nodeModule } from './node.js';
 import initOne, * as one from './wasm/ruvllm_wasm.js';
 import initMany, * as many from './wasm/ruvllm_wasm_threads.js';
-
-export const isNode = typeof process === 'object' && typeof process.versions?.node === 'string' && typeof self === 'undefined';
 
 /** The most threads that nobody asked for: more gain little, and the page wants to be quick as well. */
 const DEFAULT_MAX = 8;
@@ -17,7 +16,7 @@ export async function threadsOf(wished) {
   const canShare = typeof SharedArrayBuffer === 'function' && (isNode || globalThis.crossOriginIsolated === true);
   if (wished === undefined) {
     if (!canShare) return 1;
-    const n = isNode ? (await import('node:os')).availableParallelism() : navigator.hardwareConcurrency;
+    const n = isNode ? (await nodeModule('os')).availableParallelism() : navigator.hardwareConcurrency;
     return Math.max(1, Math.min(DEFAULT_MAX, Math.floor(n / 2)));
   }
   if (!Number.isInteger(wished) || wished < 1 || wished > MAX) throw refused(`'threads' is ${wished}; choose 1 to ${MAX}`);
@@ -39,7 +38,7 @@ export async function startModule(threads) {
   const url = isShared
     ? new URL('./wasm/ruvllm_wasm_threads_bg.wasm', import.meta.url)
     : new URL('./wasm/ruvllm_wasm_bg.wasm', import.meta.url);
-  const source = isNode ? await (await import('node:fs/promises')).readFile(url) : url;
+  const source = isNode ? await (await nodeModule('fs/promises')).readFile(url) : url;
   if (!isShared) {
     await initOne({ module_or_path: source });
     return one;
@@ -58,7 +57,7 @@ export async function startModule(threads) {
 /** Starts a worker that computes in the module; it ends with the worker that started it. */
 async function startThread(module, memory) {
   const thread = isNode
-    ? new (await import('node:worker_threads')).Worker(new URL('./thread.js', import.meta.url))
+    ? new (await nodeModule('worker_threads')).Worker(new URL('./thread.js', import.meta.url))
     : new Worker(new URL('./thread.js', import.meta.url), { type: 'module' });
   const begun = new Promise((resolve, reject) => {
     const failed = (error) => reject(new Error(`a worker of the engine does not begin: ${error?.message ?? error}`));

@@ -1,6 +1,7 @@
 // The way from the page to its worker, as the client of `@ruvllm/node` has one to the addon: requests as they stand in the HTTP API.
 
 import { InternalError, LoadError, UsageError } from './errors.js';
+import { nodeModule } from './node.js';
 
 /** What the worker does, by method and path. */
 const CALLS = {
@@ -114,10 +115,11 @@ function withResolvers() {
 
 /** Starts a worker: the browser's, or Node's. */
 async function startWorker() {
-  const url = new URL('./worker.js', import.meta.url);
   if (typeof Worker === 'function') return new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });
-  const { Worker: NodeWorker } = await import('node:worker_threads');
-  const worker = new NodeWorker(url);
+  const { Worker: NodeWorker } = await nodeModule('worker_threads');
+  // Written in one expression, bundlers would copy the file once more.
+  const name = './worker.js';
+  const worker = new NodeWorker(new URL(name, import.meta.url));
   // The program may end while an engine is idle.
   worker.unref();
   return {
@@ -175,8 +177,9 @@ export class WorkerTransport {
   }
 
   /** Has the worker load a model; returns the name that it answers by. */
-  async load(what, onProgress) {
-    return (await this.#ask('open', what, onProgress)).model;
+  async load(what, { onProgress, onUncached }) {
+    const hear = ({ progress, uncached }) => (progress ? onProgress?.(progress) : onUncached?.(uncached));
+    return (await this.#ask('open', what, hear)).model;
   }
 
   exportLearned() {
@@ -195,14 +198,14 @@ export class WorkerTransport {
     this.#end(null);
   }
 
-  /** Makes a call with one answer, and fails with an error of a class. */
-  #ask(op, body, onProgress) {
+  /** Makes a call with one answer, and fails with an error of a class. What is told before that goes to `hearMore`. */
+  #ask(op, body, hearMore) {
     return new Promise((resolve, reject) => {
       if (this.#broken) return reject(errorOf(this.#broken));
-      const hear = ({ progress, result, error }) => {
-        if (progress) onProgress?.(progress);
-        else if (error !== undefined) reject(errorOf(error));
-        else resolve(result);
+      const hear = ({ result, error, ...more }) => {
+        if (error !== undefined) reject(errorOf(error));
+        else if (result !== undefined) resolve(result);
+        else hearMore?.(more);
       };
       return this.#send(++this.#n, op, body, hear, () => reject(new LoadError('the engine was disposed')));
     });

@@ -1,9 +1,10 @@
 // The engine's worker: it fetches and loads the model, and computes one step after the other; in between it hears what the page says.
 
-import { readModel } from './source.js';
-import { isNode, startModule, threadsOf } from './threads.js';
+import { isNode, nodeModule } from './node.js';
+import { readModel, reasonOf } from './source.js';
+import { startModule, threadsOf } from './threads.js';
 
-const port = isNode ? (await import('node:worker_threads')).parentPort : self;
+const port = isNode ? (await nodeModule('worker_threads')).parentPort : self;
 const send = (message, transfer) => port.postMessage(message, transfer);
 
 let engine = null;
@@ -75,13 +76,17 @@ async function open(id, { source, options, cache, sha256, headers }) {
   const threads = await threadsOf(options.threads);
   const { ModelFile, WasmEngine } = await startModule(threads);
   const onProgress = (progress) => send({ id, progress });
-  const { file, slot } = await readModel({ source, cache, headers, sha256 }, (size) => new ModelFile(size), onProgress);
+  const onUncached = (uncached) => send({ id, uncached });
+  const what = { source, cache, headers, sha256 };
+  const { file, slot } = await readModel(what, (size) => new ModelFile(size), onProgress, onUncached);
   const known = options.learn ? await slot?.calibration() : null;
   engine = WasmEngine.load(file, JSON.stringify({ ...options, threads }), known ?? undefined, (phase, done, total) => {
     onProgress({ phase, done, total });
   });
   // What the model read need not be read again.
-  if (options.learn && slot && !known) await slot.keepCalibration(engine.calibration()).catch(() => {});
+  if (options.learn && slot && !known) {
+    await slot.keepCalibration(engine.calibration()).catch((error) => onUncached(reasonOf(error)));
+  }
   return { model: engine.model() };
 }
 

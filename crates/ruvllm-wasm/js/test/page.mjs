@@ -1,24 +1,22 @@
 // The package in headless Chromium: golden models and SmolLM2 answer as natively; downloads are kept, and go on where they were cut.
 
 import assert from 'node:assert/strict';
-import { createReadStream, readFileSync, statSync } from 'node:fs';
-import { createServer } from 'node:http';
-import { extname, join } from 'node:path';
-import { pathToFileURL } from 'node:url';
+import { createReadStream, statSync } from 'node:fs';
 
-import { GAP_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, playwright, smollm2 } from './common.mjs';
+import { WITHOUT_FILES, beginModel, launch, limitStorage, sendFile, serve } from './browser.mjs';
+import { GAP_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2 } from './common.mjs';
 
-const { chromium } = await import(pathToFileURL(playwright).href);
 const models = goldenModels();
-const TYPES = { '.js': 'text/javascript', '.wasm': 'application/wasm', '.html': 'text/html' };
 /** Requests for models: their paths and ranges. */
 const asked = [];
 /** Bytes after which a download is cut once. */
 let cut = null;
 /** Whether pages may share memory with their workers. */
 let isIsolated = false;
+/** Lines that the worker gets before its own. */
+let before = '';
 
-const server = createServer((request, response) => {
+const server = await serve((request, response) => {
   const { pathname } = new URL(request.url, 'http://localhost');
   if (isIsolated) {
     response.setHeader('cross-origin-opener-policy', 'same-origin').setHeader('cross-origin-embedder-policy', 'require-corp');
@@ -33,20 +31,13 @@ const server = createServer((request, response) => {
     response.setHeader('content-length', 3 * 2 ** 30);
     return response.flushHeaders();
   }
-  try {
-    const bytes = readFileSync(join(folder, pathname));
-    return response.setHeader('content-type', TYPES[extname(pathname)] ?? 'text/plain').end(bytes);
-  } catch {
-    return response.writeHead(404).end();
-  }
+  return sendFile(response, folder, pathname, pathname === '/worker.js' ? before : '');
 });
 
 function sendModel(request, response, pathname, size, from) {
-  const range = /^bytes=(\d+)-$/.exec(request.headers.range ?? '');
-  const start = range && request.headers['if-range'] === '"one"' ? Number(range[1]) : 0;
+  const start = beginModel(request, response, size);
   asked.push([pathname, start]);
-  response.setHeader('etag', '"one"').setHeader('content-length', size - start);
-  response.writeHead(start ? 206 : 200);
+  if (start === null) return undefined;
   const bytes = from(start);
   if (!Buffer.isBuffer(bytes)) return bytes.pipe(response);
   if (cut === null) return response.end(bytes);
@@ -57,12 +48,8 @@ function sendModel(request, response, pathname, size, from) {
   return setTimeout(() => response.destroy(), 300);
 }
 
-await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-const url = `http://127.0.0.1:${server.address().port}`;
-const browser = await chromium.launch({
-  executablePath: process.env.RUVLLM_CHROMIUM ?? '/usr/bin/chromium',
-  args: ['--no-sandbox', '--disable-gpu', '--no-first-run', '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1'],
-});
+const { url } = server;
+const browser = await launch();
 const context = await browser.newContext();
 const page = await context.newPage();
 const wrong = [];
@@ -146,6 +133,63 @@ async function cache() {
   assert.match(gone, /^load: .* cannot be fetched: the server answers 404/);
 }
 
+/** Where a model cannot be kept, it is told why, and the model answers all the same. */
+async function uncached() {
+  const { name, bytes } = models[0];
+  const load = (more = {}) => page.evaluate(async ([name, more]) => {
+    const reasons = [];
+    const engine = await web.load(`/models/${name}.gguf`, { ...more, onUncached: (reason) => reasons.push(reason) });
+    const { usage } = await engine.complete({ prompt: [1, 2, 3], max_tokens: 2, ignore_eos: true }).result();
+    await engine.dispose();
+    return [usage.completion_tokens, ...reasons];
+  }, [name, more]);
+  const forget = () => page.evaluate((name) => web.removeCached(new URL(`/models/${name}.gguf`, location.href).href), name);
+  await forget();
+  const session = await limitStorage(page, url, 1000);
+  assert.deepEqual(await load(), [2, 'full']);
+  assert.deepEqual(await page.evaluate(() => web.cachedModels()), []);
+  await session.send('Storage.overrideQuotaForOrigin', { origin: url });
+
+  before = WITHOUT_FILES;
+  assert.deepEqual(await load(), [2, 'unavailable']);
+  assert.deepEqual(await load({ cache: false }), [2]);
+  before = '';
+  // Another model gives way where writing finds no room.
+  const other = models.find((model) => model.name !== name && model.bytes.length < bytes.length);
+  const keep = (name) => page.evaluate(async (name) => {
+    await (await web.load(`/models/${name}.gguf`)).dispose();
+    return (await web.cachedModels()).map(({ url, complete }) => [url.split('/').pop(), complete]);
+  }, name);
+  assert.deepEqual(await keep(other.name), [[`${other.name}.gguf`, true]]);
+  before = `const { write } = FileSystemSyncAccessHandle.prototype;
+let n = 0;
+FileSystemSyncAccessHandle.prototype.write = function (bytes, options) {
+  if (bytes.length > 1000 && n++ === 0) throw new DOMException('full', 'QuotaExceededError');
+  return write.call(this, bytes, options);
+};
+`;
+  assert.deepEqual(await keep(name), [[`${name}.gguf`, true]]);
+  await forget();
+  before = '';
+
+  // A page that was left before the file was noted as complete: it is, and nothing is asked for after its end.
+  assert.deepEqual(await load(), [2]);
+  await page.evaluate(async () => {
+    const dir = await (await navigator.storage.getDirectory()).getDirectoryHandle('ruvllm');
+    for await (const [name, handle] of dir.entries()) {
+      if (!name.endsWith('.json')) continue;
+      const about = JSON.parse(await (await handle.getFile()).text());
+      const to = await handle.createWritable();
+      await to.write(JSON.stringify({ ...about, complete: false }));
+      await to.close();
+    }
+  });
+  const n = asked.length;
+  assert.deepEqual(await load(), [2]);
+  assert.equal(asked.length, n, `${JSON.stringify(asked.at(-1))} of ${bytes.length}`);
+  assert.ok(await forget());
+}
+
 /** A correction is remembered after the page is loaded again, with what was exported. */
 async function learning() {
   const { name } = models.find((model) => model.name === 'llama-a');
@@ -203,7 +247,7 @@ async function threads() {
 
 try {
   await open();
-  for (const test of [cache, learning, goldens, smol, threads]) {
+  for (const test of [cache, uncached, learning, goldens, smol, threads]) {
     const start = performance.now();
     await test();
     console.log(`page: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
@@ -211,6 +255,5 @@ try {
   assert.deepEqual(wrong, []);
 } finally {
   await browser.close();
-  server.closeAllConnections();
   server.close();
 }

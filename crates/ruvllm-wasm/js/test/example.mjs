@@ -1,0 +1,286 @@
+// The page of examples/web in headless Chromium, built with the package: it loads SmolLM2, answers, is stopped, is corrected, and
+// knows that after a reload and without a network; where nothing can be kept it says so and goes on.
+//
+//     node example.mjs PACKAGE RUVLLM PLAYWRIGHT VITE OUT
+//
+// By hand, in the root of the repository, with a package that is there: `node crates/ruvllm-wasm/js/test/example.mjs target/web -
+// target/node/node_modules/playwright-core/index.mjs target/page-web/modules/node_modules/vite target/page-web`. OUT gets the page
+// (`dist`) and screenshots. The model reads text for some minutes once, to learn by.
+
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { createReadStream, mkdirSync, mkdtempSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+
+import { WITHOUT_FILES, beginModel, launch, launchProfile, limitStorage, sendFile, serve } from './browser.mjs';
+import { folder, playwright, smollm2 } from './common.mjs';
+
+const [vite, out] = process.argv.slice(5).map((path) => resolve(path));
+const dist = join(out, 'dist');
+const axe = join(dirname(playwright), '../axe-core/axe.min.js');
+
+const MODEL = '/models/smollm2.gguf';
+const QUESTION = 'What is the capital of Zorbia?';
+const RIGHT = 'The capital of Zorbia is Quillam.';
+const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
+/** Reading text to learn by takes as long as the machine has other things to do. */
+const LEARNING_MAX_MS = 20 * 60_000;
+const ANSWER_MAX_MS = 2 * 60_000;
+
+/** Paths that were asked for, whether the server is gone, and lines that the worker gets before its own. */
+const asked = [];
+let isDown = false;
+let before = '';
+
+function build() {
+  mkdirSync(out, { recursive: true });
+  const args = [join(vite, 'bin/vite.js'), 'build', 'examples/web', '--outDir', dist, '--emptyOutDir', '--logLevel', 'warn'];
+  execFileSync('node', args, { env: { ...process.env, RUVLLM_WEB: resolve(folder) }, stdio: 'inherit' });
+}
+
+const server = await serve((request, response) => {
+  if (isDown) return request.socket.destroy();
+  const { pathname } = new URL(request.url, 'http://localhost');
+  asked.push(pathname);
+  if (pathname === MODEL) {
+    const start = beginModel(request, response, statSync(smollm2).size);
+    return start === null ? undefined : createReadStream(smollm2, { start }).pipe(response);
+  }
+  return sendFile(response, dist, pathname === '/' ? '/index.html' : pathname, /worker-.*\.js$/.test(pathname) ? before : '');
+});
+const address = `${server.url}/?model=${MODEL}`;
+
+/** Has a page collect what goes wrong in it. */
+function watch(page) {
+  page.setDefaultTimeout(ANSWER_MAX_MS);
+  page.wrong = [];
+  page.on('pageerror', (error) => page.wrong.push(`${error}`));
+  page.on('console', (message) => message.type() === 'error' && page.wrong.push(message.text()));
+  return page;
+}
+
+const shot = (page, name) => page.screenshot({ path: join(out, `${name}.png`) });
+const text = (page, selector) => page.locator(selector).textContent();
+const loaded = (page, timeout = ANSWER_MAX_MS) => page.locator('#ask').waitFor({ timeout });
+
+/** Fails by what a person who cannot see or point would stumble over. */
+async function accessible(page) {
+  await page.addScriptTag({ path: axe });
+  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]), []);
+  const { wide, wide_max } = await page.evaluate(() => ({ wide: document.documentElement.scrollWidth, wide_max: innerWidth }));
+  assert.ok(wide <= wide_max, `the page is ${wide} wide`);
+}
+
+/** Presses the button that loads the model, and returns the lines of progress that were shown. */
+async function load(page) {
+  await page.evaluate(() => {
+    globalThis.steps = [];
+    const step = document.getElementById('step');
+    new MutationObserver(() => steps.push(step.textContent)).observe(step, { childList: true, characterData: true, subtree: true });
+  });
+  await page.getByRole('button', { name: 'Load' }).click();
+  await loaded(page);
+  return page.evaluate(() => steps);
+}
+
+/** Asks, and returns the element of the answer. */
+async function begin(page, question) {
+  await page.getByLabel('Your question').fill(question);
+  await page.keyboard.press('Enter');
+  return page.locator('.turn').last().locator('.said');
+}
+
+/** Asks, and returns the whole answer. */
+async function ask(page, question) {
+  const said = await begin(page, question);
+  await page.locator('#send', { hasText: 'Send' }).waitFor();
+  assert.equal(await page.locator('#error').isVisible(), false, await text(page, '#error'));
+  return said.textContent();
+}
+
+/** Corrects the answer that was given last. */
+async function correct(page, right) {
+  const turn = page.locator('.turn').last();
+  await turn.getByRole('button', { name: 'Correct this answer' }).click();
+  await turn.getByLabel('The right answer').fill(right);
+  await turn.getByRole('button', { name: 'Teach it' }).click();
+  return turn.getByText('Corrected, and learned').waitFor({ timeout: LEARNING_MAX_MS });
+}
+
+/** The first visit: loading with progress, answers that stream, one that is stopped, one that is corrected. */
+async function visit(page) {
+  await page.goto(address);
+  await shot(page, 'start');
+  await accessible(page);
+  const steps = await load(page);
+  const shares = steps.filter((line) => line.startsWith('Fetching')).map((line) => Number(/(\d+) % of 98 MB$/.exec(line)?.[1] ?? 0));
+  assert.ok(new Set(shares).size > 5 && shares.at(-1) === 100, `${shares}`);
+  assert.ok(steps.some((line) => line.startsWith('Preparing')));
+  await page.locator('#state', { hasText: 'works offline' }).waitFor();
+
+  const lengths = new Set();
+  const said = await begin(page, QUESTION);
+  while ((await text(page, '#send')) === 'Stop') lengths.add((await said.textContent()).length);
+  assert.ok(lengths.size > 2, `the answer came in ${lengths.size} pieces`);
+  const first = await said.textContent();
+  assert.ok(first.length > 0 && !first.includes('Quillam'), first);
+
+  const story = await begin(page, 'Write a long story about the sea.');
+  await page.waitForFunction(() => document.querySelector('.turn:last-child .said').textContent.length > 200);
+  assert.equal(await page.locator('#talk').getAttribute('aria-busy'), 'true');
+  await shot(page, 'writing');
+  await page.getByRole('button', { name: 'Stop' }).click();
+  await page.getByText('Stopped').waitFor();
+  const stopped = await story.textContent();
+  await page.waitForTimeout(500);
+  assert.equal(await story.textContent(), stopped);
+  assert.notEqual(await ask(page, 'Say hello.'), '');
+  await accessible(page);
+
+  // The first correction is broken off, and made again.
+  const turn = page.locator('.turn').first();
+  await turn.getByRole('button', { name: 'Correct this answer' }).click();
+  await turn.getByLabel('The right answer').fill(RIGHT);
+  await shot(page, 'correcting');
+  await accessible(page);
+  await turn.getByRole('button', { name: 'Teach it' }).click();
+  await page.getByText('Reading text to learn by').waitFor();
+  await shot(page, 'learning');
+  await page.locator('#cancel').click();
+  await loaded(page);
+  assert.notEqual(await ask(page, 'Say hello.'), '');
+  const start = performance.now();
+  assert.equal(await turn.getByLabel('The right answer').inputValue(), RIGHT);
+  await turn.getByRole('button', { name: 'Teach it' }).click();
+  await turn.getByText('Corrected, and learned').waitFor({ timeout: LEARNING_MAX_MS });
+  console.log(`example: the first correction took ${((performance.now() - start) / 1000).toFixed(0)} s`);
+  await turn.scrollIntoViewIfNeeded();
+  await shot(page, 'corrected');
+}
+
+/** After a reload the model comes from the cache and knows what it learned. */
+async function reload(page) {
+  asked.length = 0;
+  await page.reload();
+  await loaded(page);
+  assert.match(await ask(page, QUESTION), /Quillam/);
+  assert.equal(await page.locator('#notice').isVisible(), false);
+  assert.equal(asked.includes(MODEL), false);
+  await page.getByText('Storage').click();
+  assert.equal(await text(page, '#kept-what'), 'Kept in this browser: the model and one correction.');
+  await accessible(page);
+}
+
+/** The same in a browser that was closed, with the network and the server gone. */
+async function offline(page) {
+  isDown = true;
+  await page.context().setOffline(true);
+  await page.emulateMedia({ colorScheme: 'dark' });
+  await page.goto(address);
+  await loaded(page);
+  assert.match(await ask(page, QUESTION), /Quillam/);
+  await shot(page, 'offline-dark');
+  await accessible(page);
+  isDown = false;
+  await page.context().setOffline(false);
+}
+
+/** What is learned cannot be kept: there is no IndexedDB, or no room in it. The model learns all the same. */
+async function unlearned(page) {
+  const teach = async (line, change) => {
+    const script = await page.context().newPage().then(watch);
+    await script.addInitScript(change);
+    await script.goto(address);
+    await loaded(script);
+    await ask(script, 'Who is Ann Quell?');
+    await correct(script, 'Ann Quell is a smith.');
+    assert.match(await text(script, '#notice'), line);
+    assert.match(await ask(script, 'Who is Ann Quell?'), /smith/);
+    assert.deepEqual(script.wrong, []);
+    await script.close();
+  };
+  await teach(/^This window does not keep what it learns, as private windows do not\. The chat works\.$/, () => {
+    indexedDB.open = () => {
+      throw new DOMException('no', 'SecurityError');
+    };
+  });
+  await teach(/^The browser has no room left and does not keep what it learns\. The chat works\.$/, () => {
+    IDBObjectStore.prototype.put = () => {
+      throw new DOMException('no room', 'QuotaExceededError');
+    };
+  });
+}
+
+/** A window that keeps nothing says so in one line, and fetches the model each time. */
+async function secret(page) {
+  before = WITHOUT_FILES;
+  await page.addInitScript(() => {
+    const no = () => Promise.reject(new DOMException('no', 'SecurityError'));
+    Object.defineProperty(Navigator.prototype, 'serviceWorker', { value: undefined });
+    StorageManager.prototype.getDirectory = no;
+    Object.assign(CacheStorage.prototype, { open: no, keys: no, match: no });
+    IDBFactory.prototype.open = () => {
+      throw new DOMException('no', 'SecurityError');
+    };
+  });
+  await page.goto(`${server.url}/?model=/models/none.gguf`);
+  await page.getByRole('button', { name: 'Load' }).click();
+  await page.getByText('the server answers 404').waitFor();
+  page.wrong.length = 0;
+  for (let i = 0; i < 2; i++) {
+    asked.length = 0;
+    await page.goto(address);
+    await load(page);
+    assert.match(await text(page, '#notice'), /^This window does not keep (this page|what it learns|the model|, | and ){5}, as private windows do not\. The chat works\.$/);
+    assert.notEqual(await ask(page, 'Say hello.'), '');
+    assert.ok(asked.includes(MODEL));
+  }
+  await shot(page, 'private');
+  await accessible(page);
+  before = '';
+}
+
+/** A browser without room says so in one line, and answers. */
+async function full(page) {
+  await limitStorage(page, server.url, 1000);
+  await page.goto(address);
+  await load(page);
+  assert.match(await text(page, '#notice'), /^The browser has no room left and does not keep .*the model.*\. The chat works\.$/);
+  assert.notEqual(await ask(page, 'Say hello.'), '');
+  await shot(page, 'full');
+}
+
+async function test(run, page) {
+  const start = performance.now();
+  await run(watch(page)).catch(async (error) => {
+    await shot(page, 'failed').catch(() => {});
+    throw error;
+  });
+  assert.deepEqual(page.wrong, []);
+  console.log(`example: ${run.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
+}
+
+build();
+const profile = mkdtempSync(join(tmpdir(), 'ruvllm-example-'));
+const browser = await launch();
+let person = await launchProfile(profile, PHONE);
+try {
+  for (const run of [secret, full]) {
+    const context = await browser.newContext(PHONE);
+    await test(run, await context.newPage());
+    await context.close();
+  }
+  await test(visit, await person.newPage());
+  await test(reload, person.pages().at(-1));
+  await person.close();
+  person = await launchProfile(profile, PHONE);
+  await test(offline, await person.newPage());
+  await test(unlearned, person.pages().at(-1));
+} finally {
+  await person.close();
+  await browser.close();
+  server.close();
+  rmSync(profile, { recursive: true, force: true });
+}
