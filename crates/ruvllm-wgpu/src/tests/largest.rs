@@ -78,17 +78,21 @@ fn a_batch_has_what_each_of_its_rows_wants() {
     check("a whole row beside a sampled one", &found, &whole, [golden.n_vocab, golden.n_vocab, golden.n_vocab]);
 }
 
-/// Rows of several parts, and passes whose logits come in several.
+/// Rows of several parts.
 #[test]
 fn the_largest_of_a_large_vocabulary_are_those_of_the_row() {
     let mut model = load(&real_model("smollm2:135m"), &options(512));
     let (seq, _) = model.open(None, &CacheSalt::default()).expect("a sequence is free");
-    let (n_vocab, tokens) =
-        (model.info().n_vocab, [6403, 1980, 253, 655, 28, 281, 253, 1165, 6560, 411, 260, 3426, 28]);
-    for (n_tail, n_best) in [(1, 40), (13, 40), (13, 128)] {
+    let (n_vocab, tokens) = (model.info().n_vocab, [6403, 1980, 253, 655]);
+    for (n_tail, n_best) in [(1, 40), (4, 128)] {
         let [found, whole] = both(&mut model, seq, &tokens, LogitRows::Top { n_tail, n_best });
         check(&format!("{n_best} of {n_tail}"), &found, &whole, [n_vocab, n_best, n_best]);
     }
+}
+
+/// Passes whose logits come in several.
+#[test]
+fn the_largest_logits_come_in_parts() {
     let small = WgpuOptions { binding_bytes_max: Some(200_000), ..options(64) };
     let golden = Golden::load("llama-a");
     let mut model = load(&golden.model("f32"), &small);
