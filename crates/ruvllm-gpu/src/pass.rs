@@ -38,7 +38,7 @@ pub struct PassBuffers {
 /// Input of a pass: everything that changes with it.
 #[derive(Clone, Copy)]
 pub struct PassInput<'a> {
-    /// Numbers of rows.
+    /// Numbers of rows, and what else kernels take from there.
     pub counts: [u32; 4],
     /// The rows.
     pub rows: &'a [RowRecord],

@@ -47,8 +47,8 @@ pub const PARAMS_BINDING: Binding = Binding { name: "params", ty: "Params", acce
 
 /// The bindings of group 1, the same for every kernel. They are written before each pass:
 ///
-/// - `pass_counts`: four numbers of rows, of which a kernel's parameters name one. The first is the rows of the pass, the
-///   second those whose logits are wanted; the others are the backend's.
+/// - `pass_counts`: four numbers, of which a kernel's parameters name the one that is its rows. The first is the rows of the
+///   pass, the second those whose logits are wanted; the others are the backend's, such as k of the largest values.
 /// - `rows`: a [`RowRecord`](crate::RowRecord) for each row.
 /// - `tables`: block tables, one after another.
 pub const PASS_BINDINGS: [Binding; 3] = [

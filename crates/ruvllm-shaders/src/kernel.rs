@@ -15,6 +15,9 @@ pub const KV_BLOCK: u32 = 16;
 /// Most workgroups in the first dimension of a grid; more go to the third. WebGPU grants 65,535.
 const GRID_X: u32 = 32_768;
 
+/// Most values that [`Kernel::TopKParts`] and [`Kernel::TopKMerge`] find of a row.
+pub const TOP_K_MAX: u32 = 128;
+
 /// Side of a tile of the matrix product of many rows.
 const TILE: u32 = 64;
 
@@ -104,6 +107,10 @@ pub enum Kernel {
         /// Way in which lanes find the largest.
         reduction: Reduction,
     },
+    /// The k largest values of parts of long rows.
+    TopKParts,
+    /// The k largest values of those that parts gave.
+    TopKMerge,
     /// Choice of experts.
     RouteExperts {
         /// Way in which lanes add up.
@@ -144,7 +151,7 @@ pub struct DeviceNeeds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Things along a row: outputs of a product, values of an elementwise kernel (also of an embedding), groups of a norm,
-    /// pairs of a rotation, heads of a merge, values of all heads of a copy, room for the ranks of a row's adapters, words that [`Kernel::kv_words`] counts, workgroups that [`Kernel::attention_tiles`] counts; 1
+    /// pairs of a rotation, heads of a merge, values of all heads of a copy, room for the ranks of a row's adapters, parts of a row, words that [`Kernel::kv_words`] counts, workgroups that [`Kernel::attention_tiles`] counts; 1
     /// where a workgroup has a row.
     pub n: u32,
     /// Rows.
@@ -197,7 +204,7 @@ impl Kernel {
         all.extend([Kernel::AttentionMerge, Kernel::Add, Kernel::Gather, Kernel::CombineExperts]);
         all.extend([Kernel::ConvAppend, Kernel::ShortConv, Kernel::CopyHeads, Kernel::CausalConv]);
         all.extend([false, true].map(|has_heads| Kernel::Scan { has_heads }));
-        all.push(Kernel::LowRankExpand);
+        all.extend([Kernel::LowRankExpand, Kernel::TopKParts, Kernel::TopKMerge]);
         all
     }
 
@@ -226,6 +233,8 @@ impl Kernel {
             Kernel::AttentionMerge => "attention_merge".to_owned(),
             Kernel::Softmax { .. } => "softmax".to_owned(),
             Kernel::TopK { .. } => "top_k".to_owned(),
+            Kernel::TopKParts => "top_k_parts".to_owned(),
+            Kernel::TopKMerge => "top_k_merge".to_owned(),
             Kernel::RouteExperts { .. } => "route_experts".to_owned(),
             Kernel::CombineExperts => "combine_experts".to_owned(),
             Kernel::ConvAppend => "conv_append".to_owned(),
@@ -311,6 +320,8 @@ impl Kernel {
             | Kernel::AttentionMerge
             | Kernel::Softmax { .. }
             | Kernel::TopK { .. }
+            | Kernel::TopKParts
+            | Kernel::TopKMerge
             | Kernel::RouteExperts { .. }
             | Kernel::LowRankShrink { .. } => [n, rows, slots],
         }

@@ -32,13 +32,14 @@ mod repack;
 pub use binding::{Access, Binding, METAL_PASS_INDEX, METAL_SIZES_INDEX, PARAMS_BINDING, PASS_BINDINGS};
 pub use format::{UNIT_LEN, WeightFormat};
 pub use kernel::{
-    DeviceNeeds, Extent, HeadTile, HeadWidth, KV_BLOCK, Kernel, KvType, Reduction, RowTile, ShaderActivation, TileType,
+    DeviceNeeds, Extent, HeadTile, HeadWidth, KV_BLOCK, Kernel, KvType, Reduction, RowTile, ShaderActivation,
+    TOP_K_MAX, TileType,
 };
 pub use metal::{METAL_KERNELS, MetalKernel};
 pub use params::{
     ADAPTERS_MAX, ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CausalConvParams, CombineParams,
     ConvParams, CopyHeadsParams, EmbedParams, ExpertLinearParams, KvAppendParams, LOW_RANK_F32, LOW_RANK_GAIN,
     LOW_RANK_PLACE_WORDS, LinearParams, LowRankParams, NO_ADAPTER, NormParams, RECORD_WORDS, RopeParams, RouteParams,
-    RowRecord, ScanParams, SoftmaxParams, TopKParams, flags, low_rank_words,
+    RowRecord, ScanParams, SoftmaxParams, TopKParams, TopKPartsParams, flags, low_rank_words,
 };
 pub use repack::{RepackError, repack};

@@ -2,7 +2,7 @@
 //!
 //! Shapes, strides and offsets of a dispatch never change, so they lie in a uniform buffer of their own ([`RECORD_WORDS`]
 //! words for each) and the bind group that names it is made once. What changes with each pass is in the buffers of
-//! [`PASS_BINDINGS`](crate::PASS_BINDINGS), which all kernels share: counts of rows, a [`RowRecord`] for each row, and
+//! [`PASS_BINDINGS`](crate::PASS_BINDINGS), which all kernels share: four counts, a [`RowRecord`] for each row, and
 //! the block tables.
 //!
 //! Offsets and strides are in values of four bytes from the start of the binding, if not said otherwise. `count` says
@@ -378,6 +378,25 @@ params! {
         x_stride: u32,
         /// Count of the pass that is the number of rows.
         count: u32,
+    }
+
+    /// Parameters of both stages of the search for the k largest values of long rows. Results of rows, and of their parts, lie
+    /// k apart.
+    TopKPartsParams {
+        /// Values of a row.
+        n: u32,
+        /// Values of a part of a row; the last one may have fewer.
+        part_len: u32,
+        /// Parts of a row.
+        n_parts: u32,
+        /// Start of the input.
+        x_offset: u32,
+        /// Distance of the rows of the input.
+        x_stride: u32,
+        /// Count of the pass that is the number of rows.
+        count: u32,
+        /// Count of the pass that is k, [`TOP_K_MAX`](crate::TOP_K_MAX) at most.
+        k_count: u32,
     }
 
     /// Parameters of the choice of experts.

@@ -4,6 +4,7 @@ mod adapted;
 mod embeddings;
 mod first;
 mod hidden;
+mod largest;
 mod paged;
 mod profile;
 
@@ -47,7 +48,7 @@ pub struct WgpuBackend {
     /// Cosines and sines of a position, on their way into a pass.
     turned: [Vec<f32>; 2],
     logits: Vec<f32>,
-    /// Final hidden states of the rows that are wanted; none of greedy decoding.
+    /// Final hidden states of the rows that are wanted; none where the largest logits alone are read back.
     hidden: Vec<f32>,
     /// Threads for work between passes, made when they are asked for.
     threads: OnceLock<Arc<ThreadPool>>,
@@ -237,6 +238,7 @@ impl WgpuBackend {
             self.fill_pass(&pieces, usize::MAX)?;
             match readout {
                 Readout::States => self.run_changed(&pieces)?,
+                Readout::Largest(n_pairs) => self.run_largest(n_pairs)?,
                 readout => self.run_pass(readout)?,
             }
             for Piece { seq, tokens, .. } in pieces {
@@ -250,13 +252,10 @@ impl WgpuBackend {
     fn run_pass(&mut self, readout: Readout) -> Result<(), BackendError> {
         let (n_vocab, logits, hidden) = (self.info.n_vocab, &mut self.logits, &mut self.hidden);
         self.model.run(&mut self.pass, readout, &mut |words| match readout {
-            Readout::Best => words[0].iter().zip(&words[1]).for_each(|(id, value)| {
-                let first = logits.len();
-                logits.resize(first + n_vocab, f32::NEG_INFINITY);
-                if let Some(logit) = logits[first..].get_mut(*id as usize) {
-                    *logit = f32::from_bits(*value);
-                }
-            }),
+            Readout::Best => {
+                let pairs = words[0].iter().zip(&words[1]);
+                pairs.for_each(|(id, value)| largest::spread(&[[*id, *value]], n_vocab, logits));
+            }
             _ => {
                 extend(logits, &words[0]);
                 extend(hidden, &words[1]);
@@ -264,7 +263,7 @@ impl WgpuBackend {
         })
     }
 
-    /// Returns what has to be read back: the most likely tokens alone where nobody asks for more; states before logits are made of
+    /// Returns what has to be read back: the largest logits alone where nobody asks for more; states before logits are made of
     /// them where the rows with states are not those with logits, or states are changed.
     fn readout(&self, segments: &[Segment<'_>]) -> Readout {
         let n_wanted = |segment: &Segment<'_>| segment.logits.count(segment.tokens.len());
@@ -275,14 +274,7 @@ impl WgpuBackend {
         if segments.iter().any(is_changed) {
             return Readout::States;
         }
-        let is_greedy = |segment: &Segment<'_>| match segment.logits {
-            LogitRows::Top { n_best, .. } => n_best == 1,
-            _ => n_wanted(segment) == 0,
-        };
-        match self.spec.output.scale > 0.0 && segments.iter().all(is_greedy) {
-            true => Readout::Best,
-            false => Readout::Logits,
-        }
+        self.readout_of_logits(segments)
     }
 
     /// Scales and caps logits as the model does.

@@ -14,7 +14,7 @@ use crate::adapters::{AdapterBank, BankLimits, WantedAdapters};
 use crate::cache_shape::{CacheShape, cache_shapes};
 use crate::error::failed;
 use crate::layers::{Layer, LayerCache, split_words};
-use crate::scratch::{RowLimits, Scratch};
+use crate::scratch::{RowLimits, Scratch, pairs_max};
 use crate::steps::{LinearRef, RowClass};
 use crate::weights::{Linear, Norm, Weights};
 use plans::{AdaptedPlans, Plans};
@@ -66,6 +66,7 @@ struct Reads {
     logits: ReadBack,
     ids: ReadBack,
     values: ReadBack,
+    pairs: ReadBack,
     hidden: ReadBack,
 }
 
@@ -91,6 +92,9 @@ pub(crate) enum Readout {
     Logits,
     /// The most likely tokens, then their logits.
     Best,
+    /// This many tokens of each row with their logits in pairs, the largest logits first, as many as
+    /// [`DeviceModel::pairs_max`] says at most.
+    Largest(usize),
     /// Final hidden states.
     States,
 }
@@ -123,6 +127,7 @@ impl DeviceModel {
             logits: read(&scratch.logits)?,
             ids: read(&scratch.ids)?,
             values: read(&scratch.values)?,
+            pairs: read(&scratch.pairs)?,
             hidden: read(&scratch.hidden)?,
         };
         let DeviceWeights { tokens, input_norm, layers, output_norm, head } = upload(&gpu)?;
@@ -209,6 +214,11 @@ impl DeviceModel {
         self.adapted.as_ref().map(|adapted| &adapted.bank)
     }
 
+    /// Returns how many of the largest logits of a row are read back by themselves at most.
+    pub(crate) fn pairs_max(&self) -> usize {
+        pairs_max(self.n_vocab)
+    }
+
     /// Returns whether sequences have a recurrent state.
     pub(crate) fn has_state(&self) -> bool {
         self.caches.iter().any(|cache| cache.shape.n_state > 0)
@@ -241,7 +251,8 @@ impl DeviceModel {
             if let Some(adapted) = adapted.filter(|_| readout != Readout::States) {
                 adapted.bank.write_outputs(&self.gpu, members, part)?;
             }
-            let input = PassInput { counts: [n_rows as u32, part.len() as u32, 0, 0], rows, tables };
+            let n_pairs = if let Readout::Largest(n_pairs) = readout { n_pairs } else { 0 };
+            let input = PassInput { counts: [n_rows as u32, part.len() as u32, n_pairs as u32, 0], rows, tables };
             let mut plans: Vec<&PassPlan> = Vec::with_capacity(4);
             plans.extend((i == 0).then_some(body));
             plans.extend(&self.plans.states);
@@ -250,15 +261,24 @@ impl DeviceModel {
                 plans.extend(heads.get(RowClass::of(part.len()) as usize));
             }
             plans.extend(self.plans.best.iter().filter(|_| readout == Readout::Best));
+            plans.extend(self.plans.largest.iter().filter(|_| n_pairs > 0));
             let states = self.read.hidden.first(part.len() * self.n_embd);
             let read = match readout {
                 Readout::Logits => vec![self.read.logits.first(part.len() * self.n_vocab), states],
                 Readout::Best => vec![self.read.ids.first(part.len()), self.read.values.first(part.len())],
+                Readout::Largest(_) => vec![self.read.pairs.first(2 * n_pairs * part.len())],
                 Readout::States => vec![states],
             };
             take(self.gpu.run_all(&plans, &self.pass, input, &read).map_err(failed)?);
         }
         Ok(())
+    }
+
+    /// Reads back the logits of the first `n` of the rows that the last pass gave some of.
+    pub(crate) fn logits_again(&self, n: usize) -> Result<Vec<u32>, BackendError> {
+        let input = PassInput { counts: [0; 4], rows: &[], tables: &[] };
+        let read = [self.read.logits.first(n * self.n_vocab)];
+        Ok(self.gpu.run_all(&[], &self.pass, input, &read).map_err(failed)?.remove(0))
     }
 
     /// Multiplies final hidden states with the head, and hands the logits to `take`, in order. With a pass and the rows of it that

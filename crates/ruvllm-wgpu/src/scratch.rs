@@ -6,6 +6,7 @@ use ruvllm_kvcache::LayerKv;
 use ruvllm_model::{
     AttentionSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, Mamba2Spec, MambaSpec, MixerSpec, ModelSpec,
 };
+use ruvllm_shaders::TOP_K_MAX;
 
 use crate::cache_shape::latent_kv;
 use crate::error::failed;
@@ -15,6 +16,9 @@ const ROWS_MAX: usize = 256;
 
 /// The most bytes of logits that a pass gives; more come in several.
 const LOGIT_BYTES_MAX: usize = 32 << 20;
+
+/// Logits of a row that one workgroup looks through for the largest.
+pub(crate) const LOGITS_OF_PART: usize = 2048;
 
 /// Rows of a pass whose keys may be split over workgroups.
 pub(crate) const SPLIT_ROWS_MAX: usize = 4;
@@ -128,6 +132,9 @@ pub(crate) struct Scratch {
     pub logits: GpuBuffer,
     pub ids: GpuBuffer,
     pub values: GpuBuffer,
+    /// Tokens of the largest logits of parts of rows, and those of whole rows with their logits.
+    pub part_ids: GpuBuffer,
+    pub pairs: GpuBuffer,
     pub none: GpuBuffer,
 }
 
@@ -216,6 +223,12 @@ impl SsmWidths {
     }
 }
 
+/// Returns how many tokens of a row are read back with their logits at most: a row of more is read back whole, and one that has
+/// less than twice as many.
+pub(crate) fn pairs_max(n_vocab: usize) -> usize {
+    (TOP_K_MAX as usize).min(n_vocab / 2)
+}
+
 /// Raises a number to another.
 fn raise(most: &mut usize, n: usize) {
     *most = (*most).max(n);
@@ -258,6 +271,7 @@ impl Scratch {
         let rows = |name: &str, width: usize| buffer(name, limits.n_rows * width);
         let two = |name: &str, width: usize| Ok::<_, BackendError>([rows(name, width)?, rows(name, width)?]);
         let has_head = spec.output.head.is_some();
+        let n_pairs = if has_head { pairs_max(spec.n_vocab) } else { 0 };
         let has_positions = spec.input.positions.is_some() || spec.input.types.is_some();
         let has_experts = widths.n_experts > 0;
         let of_experts = |width: usize| if has_experts { width } else { 0 };
@@ -304,6 +318,8 @@ impl Scratch {
             logits: buffer("logits", if has_head { limits.n_outputs * spec.n_vocab } else { 0 })?,
             ids: buffer("most likely tokens", limits.n_outputs)?,
             values: buffer("largest logits", limits.n_outputs)?,
+            part_ids: buffer("tokens of parts", limits.n_outputs * spec.n_vocab.div_ceil(LOGITS_OF_PART) * n_pairs)?,
+            pairs: buffer("tokens with their logits", limits.n_outputs * 2 * n_pairs)?,
             none: buffer("nothing", 4)?,
         })
     }

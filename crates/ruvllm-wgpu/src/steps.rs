@@ -10,7 +10,8 @@ use ruvllm_model::NormKind;
 use ruvllm_shaders::{
     ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CombineParams, ConvParams, CopyHeadsParams,
     EmbedParams, ExpertLinearParams, HeadTile, HeadWidth, Kernel, KvAppendParams, KvType, LinearParams, NormParams,
-    Reduction, RopeParams, RouteParams, RowTile, ShaderActivation, TileType, TopKParams, WeightFormat, flags,
+    Reduction, RopeParams, RouteParams, RowTile, ShaderActivation, TileType, TopKParams, TopKPartsParams, WeightFormat,
+    flags,
 };
 
 pub(crate) use buffers::{AttentionBuffers, ConvBuffers, ExpertRows, Function, Gated, HeadPart, RotatedHeads};
@@ -18,6 +19,7 @@ pub(crate) use low_rank::AdapterSteps;
 use low_rank::LowRankLayer;
 pub(crate) use recurrent::{RecurrentConv, Scan};
 
+use crate::scratch::LOGITS_OF_PART;
 use crate::weights::{Experts, Linear, Norm};
 
 /// Class of the number of rows of a pass: kernels of products are chosen by it when the model is loaded.
@@ -420,6 +422,28 @@ impl<'a> StepList<'a> {
             TopKParams { n: n as u32, k: 1, x_stride: n as u32, count: self.count as u32, ..Default::default() };
         let kernel = Kernel::TopK { reduction: self.reduction };
         self.push(kernel, params.words(), vec![x, ids, values], 1);
+    }
+
+    /// Adds the search for the largest of `n` values of each row, as many as the pass's count `k_count` says.
+    pub(crate) fn largest(
+        &mut self,
+        x: &'a GpuBuffer,
+        [part_ids, pairs]: [&'a GpuBuffer; 2],
+        n: usize,
+        k_count: usize,
+    ) {
+        let n_parts = n.div_ceil(LOGITS_OF_PART);
+        let params = TopKPartsParams {
+            n: n as u32,
+            part_len: LOGITS_OF_PART as u32,
+            n_parts: n_parts as u32,
+            x_stride: n as u32,
+            count: self.count as u32,
+            k_count: k_count as u32,
+            ..TopKPartsParams::default()
+        };
+        self.push(Kernel::TopKParts, params.words(), vec![x, part_ids], n_parts);
+        self.push(Kernel::TopKMerge, params.words(), vec![x, part_ids, pairs], 1);
     }
 }
 

@@ -3,6 +3,7 @@
 mod adapters;
 mod faults;
 mod golden;
+mod largest;
 mod quantised;
 mod split;
 mod steady;
@@ -21,7 +22,7 @@ fn gpu() -> GpuChoice {
 }
 
 /// Options for one sequence, with the cache in f32.
-fn options(n_ctx: usize) -> WgpuOptions {
+pub(crate) fn options(n_ctx: usize) -> WgpuOptions {
     WgpuOptions { n_ctx: Some(n_ctx), n_seq_max: 1, gpu: gpu(), kv: KvPolicy::F32, ..WgpuOptions::default() }
 }
 
@@ -29,7 +30,7 @@ fn options(n_ctx: usize) -> WgpuOptions {
 ///
 /// # Panics
 /// If it does not load: a machine without an adapter fails, its tests are not skipped.
-fn load(path: &Path, options: &WgpuOptions) -> WgpuBackend {
+pub(crate) fn load(path: &Path, options: &WgpuOptions) -> WgpuBackend {
     WgpuBackend::load(path, options, &mut |_| {}).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -179,6 +179,24 @@ fn drafts_change_no_token() {
     }
 }
 
+/// A seed draws the same tokens from the largest logits alone as from whole rows, which log-probabilities need.
+#[test]
+fn a_seed_draws_the_same_from_the_largest_logits() {
+    let (bench, path) = (Bench::new(), tiny());
+    let path = path.to_str().expect("a path");
+    let tokens = |seed: &str, more: &[&str]| {
+        let ask = ["run", "--model", path, "--backend", "gpu", "--raw", "--prompt", "a b c", "--temp", "1.5"];
+        let rest = ["--max-tokens", "40", "--ctx", "128", "--ignore-eos", "--json", "--seed", seed];
+        json_of(&run(&bench, &[&ask[..], &rest, more].concat()))["tokens"].clone()
+    };
+    for seed in ["1", "2", "3"] {
+        let more = ["--top-p", "1", "--min-p", "0", "--top-k", "100"];
+        assert_eq!(tokens(seed, &[]), tokens(seed, &["--logprobs", "1"]), "seed {seed}");
+        assert_eq!(tokens(seed, &more), tokens(seed, &[&more[..], &["--logprobs", "1"]].concat()), "seed {seed}");
+    }
+    assert_ne!(tokens("1", &[]), tokens("2", &[]));
+}
+
 /// Requests with adapters of their own, at once and alone, and what native answers with them.
 #[test]
 fn adapters_are_applied_row_by_row() {

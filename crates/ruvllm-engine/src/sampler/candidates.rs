@@ -18,9 +18,9 @@ pub(super) struct Candidate {
     pub p: f32,
 }
 
-/// Sorts most likely first, lower id first among equals.
+/// Sorts most likely first, lower id first among equals. Both zeros are equal, as for whoever compares logits as numbers.
 fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+    (b.logit + 0.0).total_cmp(&(a.logit + 0.0)).then(a.id.cmp(&b.id))
 }
 
 /// Candidates, and whether they are sorted, the most likely first. Has room for the whole vocabulary from the beginning.

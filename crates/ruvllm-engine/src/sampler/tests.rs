@@ -337,4 +337,59 @@ fn how_many_logits_a_choice_depends_on() {
     assert_eq!(n_best(SamplingParams { top_n_sigma: 1.0, ..default() }), None, "it comes before top-k");
     let (temperature, dynatemp_range) = (0.0, 0.5);
     assert_eq!(n_best(SamplingParams { temperature, dynatemp_range, top_k: 7, ..default() }), Some(7));
+    let order = vec![SamplerKind::Temperature, SamplerKind::TopK];
+    let hot = SamplingParams { order, temperature: 3.0, ..default() };
+    assert_eq!(
+        n_best(hot.clone()),
+        None,
+        "a quotient may be equal where logits are not, so that others are the k best"
+    );
+    assert_eq!(n_best(SamplingParams { temperature: 1.0, ..hot }), Some(40), "it divides nothing");
+}
+
+/// Returns the row with nothing but its `n` largest logits, the lower id first among equals.
+fn only_largest(row: &[f32], n: usize) -> Vec<f32> {
+    let mut ids: Vec<usize> = (0..row.len()).collect();
+    ids.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).expect("numbers").then(a.cmp(&b)));
+    let mut only = vec![f32::NEG_INFINITY; row.len()];
+    ids.into_iter().take(n).for_each(|id| only[id] = row[id]);
+    only
+}
+
+#[test]
+fn a_choice_is_the_same_from_the_largest_logits_alone() {
+    let default = SamplingParams::default;
+    let several = [
+        default(),
+        SamplingParams::greedy(),
+        SamplingParams { top_k: 1, ..default() },
+        SamplingParams { top_p: 1.0, min_p: 0.0, temperature: 1.7, ..default() },
+        SamplingParams { top_k: 100, top_p: 0.99, min_p: 0.0, temperature: 3.0, ..default() },
+        SamplingParams { top_k: 128, typical_p: 0.6, xtc_probability: 0.5, xtc_threshold: 0.05, ..default() },
+        SamplingParams { dynatemp_range: 0.5, ..default() },
+    ];
+    for (params, n_vocab) in several.iter().flat_map(|params| [30, 129, 1000].map(|n_vocab| (params, n_vocab))) {
+        for seed in 0..60u64 {
+            let params = SamplingParams { seed: Some(seed), ..params.clone() };
+            let (mut whole, mut largest) = (sampler(params.clone(), n_vocab), sampler(params, n_vocab));
+            let n_best = whole.n_best().expect("no others count");
+            for round in 0..4u64 {
+                // In every second row few numbers are different, and in some most are ruled out.
+                let logits = (0..n_vocab as u64).map(|id| {
+                    let x = (id * 7919 + (seed * 4 + round) * 104_729) % 1_009;
+                    match round {
+                        0 => x as f32 / 50.0,
+                        1 => (x % 7) as f32 * if id % 2 == 0 { 0.5 } else { -0.0 },
+                        2 if id % 9 != seed % 9 => f32::NEG_INFINITY,
+                        _ => (x % 40) as f32 / 10.0 - 2.0,
+                    }
+                });
+                let logits: Vec<f32> = logits.collect();
+                let id = draw(&mut whole, &mut logits.clone());
+                // A batch may want more of a row than this one does.
+                let n = n_best + [0, 17][seed as usize % 2];
+                assert_eq!(draw(&mut largest, &mut only_largest(&logits, n)), id, "{n} of {n_vocab}, seed {seed}");
+            }
+        }
+    }
 }

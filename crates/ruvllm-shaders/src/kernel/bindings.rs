@@ -21,6 +21,8 @@ impl Kernel {
             Kernel::Attention { .. } => &ATTENTION,
             Kernel::AttentionMerge => &[Binding::read("splits", "array<f32>"), Binding::write("y", "array<f32>")],
             Kernel::TopK { .. } => &TOP_K,
+            Kernel::TopKParts => &[Binding::read("x", "array<u32>"), Binding::write("part_ids", "array<u32>")],
+            Kernel::TopKMerge => &TOP_K_MERGE,
             Kernel::RouteExperts { .. } => &ROUTE,
             Kernel::CombineExperts => &COMBINE,
             Kernel::ConvAppend => &[Binding::read("x", "array<f32>"), Binding::write("inputs", "array<f32>")],
@@ -79,6 +81,9 @@ const ATTENTION: [Binding; 5] = [
 
 const TOP_K: [Binding; 3] =
     [Binding::read("x", "array<f32>"), Binding::write("ids", "array<u32>"), Binding::write("values", "array<f32>")];
+
+const TOP_K_MERGE: [Binding; 3] =
+    [Binding::read("x", "array<u32>"), Binding::read("part_ids", "array<u32>"), Binding::write("pairs", "array<u32>")];
 
 const ROUTE: [Binding; 4] = [
     Binding::read("x", "array<f32>"),

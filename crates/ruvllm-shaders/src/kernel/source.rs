@@ -1,6 +1,6 @@
 //! The text of a kernel: declarations and constants, then the parts that it uses, then its own body.
 
-use super::{GRID_X, KV_BLOCK, Kernel, KvType, Reduction, RowTile, ShaderActivation, TileType};
+use super::{GRID_X, KV_BLOCK, Kernel, KvType, Reduction, RowTile, ShaderActivation, TOP_K_MAX, TileType};
 use crate::binding::PASS_BINDINGS;
 use crate::format::WeightFormat;
 use crate::params;
@@ -8,7 +8,7 @@ use crate::params::{
     ADAPTERS_MAX, ActivateParams, AddParams, AttentionMergeParams, AttentionParams, CausalConvParams, CombineParams,
     ConvParams, CopyHeadsParams, EmbedParams, ExpertLinearParams, KvAppendParams, LOW_RANK_F32, LOW_RANK_GAIN,
     LOW_RANK_PLACE_WORDS, LinearParams, LowRankParams, NO_ADAPTER, NormParams, RopeParams, RouteParams, RowRecord,
-    ScanParams, SoftmaxParams, TopKParams,
+    ScanParams, SoftmaxParams, TopKParams, TopKPartsParams,
 };
 
 /// Flags by their names in WGSL.
@@ -94,6 +94,7 @@ impl Kernel {
             Kernel::LowRankShrink { .. } => low_rank_constants() + &n_sums(1),
             Kernel::LowRankExpand => low_rank_constants(),
             Kernel::Softmax { .. } | Kernel::TopK { .. } | Kernel::RouteExperts { .. } => n_sums(1),
+            Kernel::TopKParts | Kernel::TopKMerge => format!("const K_MAX: u32 = {TOP_K_MAX}u;\n"),
             Kernel::ShortConv => format!("const BLOCK: u32 = {KV_BLOCK}u;\n"),
             Kernel::Embed { .. }
             | Kernel::AttentionMerge
@@ -137,6 +138,8 @@ impl Kernel {
             Kernel::AttentionMerge => &[include_str!("../wgsl/attention_merge.wgsl")],
             Kernel::Softmax { .. } => &[include_str!("../wgsl/softmax.wgsl")],
             Kernel::TopK { .. } => &[include_str!("../wgsl/best.wgsl"), include_str!("../wgsl/top_k.wgsl")],
+            Kernel::TopKParts => &[include_str!("../wgsl/top_k_tile.wgsl"), include_str!("../wgsl/top_k_parts.wgsl")],
+            Kernel::TopKMerge => &[include_str!("../wgsl/top_k_tile.wgsl"), include_str!("../wgsl/top_k_merge.wgsl")],
             Kernel::RouteExperts { .. } => &[
                 include_str!("../wgsl/activations.wgsl"),
                 include_str!("../wgsl/best.wgsl"),
@@ -172,6 +175,7 @@ impl Kernel {
             Kernel::AttentionMerge => AttentionMergeParams::WGSL,
             Kernel::Softmax { .. } => SoftmaxParams::WGSL,
             Kernel::TopK { .. } => TopKParams::WGSL,
+            Kernel::TopKParts | Kernel::TopKMerge => TopKPartsParams::WGSL,
             Kernel::RouteExperts { .. } => RouteParams::WGSL,
             Kernel::CombineExperts => CombineParams::WGSL,
             Kernel::ConvAppend | Kernel::ShortConv => ConvParams::WGSL,

@@ -4,7 +4,7 @@ use super::MetalKernel;
 
 /// Every Metal kernel, by name.
 #[rustfmt::skip]
-pub static METAL_KERNELS: [MetalKernel; 142] = [
+pub static METAL_KERNELS: [MetalKernel; 144] = [
     MetalKernel { name: "add", entry: "add", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("gate", 2), ("y", 3), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/add.metal") },
     MetalKernel { name: "attention_f16_h1", entry: "attention_f16_h1_", threadgroup_len: 64, buffers: &[("params", 0), ("q", 1), ("k_cache", 2), ("v_cache", 3), ("sinks", 4), ("y", 5), ("pass_counts", 16), ("rows", 17), ("tables", 18)], threadgroup_bytes: &[64, 1024, 256], source: include_str!("../../metal/attention_f16_h1.metal") },
     MetalKernel { name: "attention_f16_h1_split", entry: "attention_f16_h1_split", threadgroup_len: 64, buffers: &[("params", 0), ("q", 1), ("k_cache", 2), ("v_cache", 3), ("sinks", 4), ("y", 5), ("pass_counts", 16), ("rows", 17), ("tables", 18)], threadgroup_bytes: &[64, 1024, 256], source: include_str!("../../metal/attention_f16_h1_split.metal") },
@@ -147,4 +147,6 @@ pub static METAL_KERNELS: [MetalKernel; 142] = [
     MetalKernel { name: "silu_gated", entry: "silu_gated", threadgroup_len: 256, buffers: &[("params", 0), ("a", 1), ("b", 2), ("y", 3), ("pass_counts", 16)], threadgroup_bytes: &[], source: include_str!("../../metal/silu_gated.metal") },
     MetalKernel { name: "softmax", entry: "softmax", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("y", 2), ("pass_counts", 16)], threadgroup_bytes: &[256], source: include_str!("../../metal/softmax.metal") },
     MetalKernel { name: "top_k", entry: "top_k", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("ids", 2), ("values", 3), ("pass_counts", 16)], threadgroup_bytes: &[256, 16], source: include_str!("../../metal/top_k.metal") },
+    MetalKernel { name: "top_k_merge", entry: "top_k_merge", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("part_ids", 2), ("pairs", 3), ("pass_counts", 16)], threadgroup_bytes: &[4096, 4096], source: include_str!("../../metal/top_k_merge.metal") },
+    MetalKernel { name: "top_k_parts", entry: "top_k_parts", threadgroup_len: 256, buffers: &[("params", 0), ("x", 1), ("part_ids", 2), ("pass_counts", 16)], threadgroup_bytes: &[4096, 4096], source: include_str!("../../metal/top_k_parts.metal") },
 ];

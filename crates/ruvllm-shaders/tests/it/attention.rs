@@ -89,7 +89,11 @@ fn append(cache: Cache) {
         params: params.words(),
         extent: Extent { n: Kernel::kv_words(kv, &params), rows: 4, slots: 1 },
         buffers: vec![k.clone().into(), v.clone().into(), keys.clone().into(), values.clone().into()],
-        pass: Pass { rows: slots.map(|slot| RowRecord { slot, ..RowRecord::default() }).to_vec(), tables: vec![] },
+        pass: Pass {
+            rows: slots.map(|slot| RowRecord { slot, ..RowRecord::default() }).to_vec(),
+            tables: vec![],
+            ..Pass::default()
+        },
     };
     for (row, slot) in slots.into_iter().enumerate() {
         for head in 0..n_kv_heads {
@@ -207,7 +211,7 @@ impl Case {
                 sinks.clone().into(),
                 vec![0.0f32; 2 + N_KEYS.len() * n_out].into(),
             ],
-            pass: Pass { rows: rows.collect(), tables: tables.clone() },
+            pass: Pass { rows: rows.collect(), tables: tables.clone(), ..Pass::default() },
         };
         let compare = |name: &str, y: &[f32]| {
             for (row, n_keys) in N_KEYS.into_iter().enumerate() {

@@ -46,6 +46,8 @@ impl From<Vec<u32>> for Data {
 pub(crate) struct Pass {
     pub(crate) rows: Vec<RowRecord>,
     pub(crate) tables: Vec<u32>,
+    /// The third count, if it is not a number that no kernel may take.
+    pub(crate) third_count: Option<u32>,
 }
 
 /// A dispatch: the buffers are those of group 0 behind the parameters.
@@ -111,7 +113,8 @@ impl TestDevice {
         };
         let tables = if dispatch.pass.tables.is_empty() { vec![0] } else { dispatch.pass.tables.clone() };
         // The first count is some other number: kernels must take the one that their parameters name.
-        let counts = vec![1_000_000, dispatch.extent.rows, 1_000_000, 1_000_000];
+        let third = dispatch.pass.third_count.unwrap_or(1_000_000);
+        let counts = vec![1_000_000, dispatch.extent.rows, third, 1_000_000];
         let pass: Vec<wgpu::Buffer> = [counts, rows, tables]
             .into_iter()
             .zip(PASS_BINDINGS)

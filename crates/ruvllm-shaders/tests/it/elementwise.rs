@@ -203,6 +203,7 @@ fn gathering() {
         pass: Pass {
             rows: sources.map(|source| RowRecord { source, ..RowRecord::default() }).to_vec(),
             tables: vec![],
+            ..Pass::default()
         },
     };
     on_all(&dispatch, |name, written| {

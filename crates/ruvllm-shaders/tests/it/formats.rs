@@ -39,7 +39,7 @@ fn check(format: WeightFormat, k: usize, rows: &[u8], scale: f32) {
         params: params.words(),
         extent: Extent { n: k as u32, rows: rows_of_pass.len() as u32, slots: 1 },
         buffers: vec![words.into(), vec![7.0f32; (n_rows + 1) * stride + 3].into()],
-        pass: Pass { rows: rows_of_pass, tables: vec![] },
+        pass: Pass { rows: rows_of_pass, tables: vec![], ..Pass::default() },
     };
     let expected: Vec<Weight> = dequantize(format, rows);
     on_all(&dispatch, |name, written| {

@@ -20,7 +20,7 @@ fn pass() -> Pass {
             ..RowRecord::default()
         }));
     }
-    Pass { rows, tables: vec![] }
+    Pass { rows, tables: vec![], ..Pass::default() }
 }
 
 /// Returns the sequences with the number of their first row.

@@ -18,7 +18,7 @@ fn pass() -> Pass {
         n_keys: position as u32 + 1,
         ..RowRecord::default()
     };
-    Pass { rows: vec![row(2, 0, 0), row(2, 1, 0), row(1, 17, 1)], tables: vec![2, 3, 1] }
+    Pass { rows: vec![row(2, 0, 0), row(2, 1, 0), row(1, 17, 1)], tables: vec![2, 3, 1], ..Pass::default() }
 }
 
 fn params(n_taps: usize) -> ConvParams {
@@ -59,7 +59,7 @@ fn convolutions_read_the_positions_before() {
             buffers: vec![x.clone().into(), inputs.clone().into(), taps.clone().into(), y.clone().into()],
             pass: pass(),
         };
-        let Pass { rows, tables } = pass();
+        let Pass { rows, tables, .. } = pass();
         on_all(&dispatch, |name, written| {
             let got = floats(&written[0]);
             for (row, record) in rows.iter().enumerate() {

@@ -13,9 +13,11 @@ use crate::error::failed;
 use crate::layers::{LayerSteps, RopeShape};
 use crate::steps::{AdapterSteps, RowClass, StepList, Target};
 
-/// Count of the pass that is all its rows, and the one that is the rows whose logits or states are wanted.
+/// Count of the pass that is all its rows, the one that is the rows whose logits or states are wanted, and the one that is how
+/// many of the largest logits of each are.
 const ROWS: usize = 0;
 const OUTPUTS: usize = 1;
+const LARGEST: usize = 2;
 
 /// The dispatches.
 #[derive(Default)]
@@ -28,6 +30,8 @@ pub(super) struct Plans {
     pub head: Vec<PassPlan>,
     /// The most likely token of each.
     pub best: Option<PassPlan>,
+    /// The largest logits of each.
+    pub largest: Option<PassPlan>,
 }
 
 /// Adapters on the device, and the dispatches that apply them.
@@ -54,7 +58,10 @@ impl DeviceModel {
         let mut best = self.list(RowClass::One, OUTPUTS, None);
         best.most_likely(&on.logits, [&on.ids, &on.values], self.n_vocab);
         let best = self.has_head().then(|| gpu.plan(&best.steps).map_err(failed)).transpose()?;
-        Ok(Plans { body, states, head, best })
+        let mut largest = self.list(RowClass::One, OUTPUTS, None);
+        largest.largest(&on.logits, [&on.part_ids, &on.pairs], self.n_vocab, LARGEST);
+        let largest = self.has_head().then(|| gpu.plan(&largest.steps).map_err(failed)).transpose()?;
+        Ok(Plans { body, states, head, best, largest })
     }
 
     fn list<'a>(&'a self, class: RowClass, count: usize, adapters: Option<AdapterSteps<'a>>) -> StepList<'a> {

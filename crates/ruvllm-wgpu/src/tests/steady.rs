@@ -10,26 +10,39 @@ use crate::WgpuBackend;
 
 /// Computes tokens and returns the most likely next one.
 pub(super) fn next(model: &mut dyn TokenModel, seq: SeqId, tokens: &[u32]) -> u32 {
-    let logits = LogitRows::Top { n_tail: 1, n_best: 1 };
+    next_of(model, seq, tokens, 1)
+}
+
+/// Computes tokens, asks for so many of the largest logits, and returns the most likely next one.
+fn next_of(model: &mut dyn TokenModel, seq: SeqId, tokens: &[u32], n_best: usize) -> u32 {
+    let logits = LogitRows::Top { n_tail: 1, n_best };
     argmax(model.forward(&[Segment { seq, tokens, logits }]).expect("it fits").logits) as u32
 }
 
 /// Asserts that greedy tokens cost one command buffer and eight bytes each, and returns their dispatches.
-pub(super) fn check_steady(model: &mut WgpuBackend, seq: SeqId, mut token: u32, n: u64) -> u64 {
-    token = next(model, seq, &[token]);
+pub(super) fn check_steady(model: &mut WgpuBackend, seq: SeqId, token: u32, n: u64) -> u64 {
+    let (n_dispatches, n_bytes) = steady(model, seq, token, n, 1);
+    assert_eq!(n_bytes, 8, "a token and its logit are read back");
+    n_dispatches
+}
+
+/// Asserts that tokens whose choice depends on `n_best` logits cost one command buffer each and make nothing; returns the
+/// dispatches of one and the bytes that are read back.
+fn steady(model: &mut WgpuBackend, seq: SeqId, mut token: u32, n: u64, n_best: usize) -> (u64, u64) {
+    token = next_of(model, seq, &[token], n_best);
     let before = model.stats();
     for _ in 0..n {
-        token = next(model, seq, &[token]);
+        token = next_of(model, seq, &[token], n_best);
     }
     let after = model.stats();
     assert_eq!(after.n_command_buffers - before.n_command_buffers, n, "one command buffer a token");
-    assert_eq!(after.n_bytes_read - before.n_bytes_read, 8 * n, "a token and its logit are read back");
     let made =
         |stats: ruvllm_gpu::GpuStats| (stats.n_buffers, stats.n_bind_groups, stats.n_pipelines, stats.allocated_bytes);
     assert_eq!(made(after), made(before), "decoding makes neither buffers, bind groups nor pipelines");
     let n_dispatches = after.n_dispatches - before.n_dispatches;
-    assert_eq!(n_dispatches % n, 0, "every token has the same dispatches");
-    n_dispatches / n
+    let n_bytes = after.n_bytes_read - before.n_bytes_read;
+    assert_eq!((n_dispatches % n, n_bytes % n), (0, 0), "every token has the same dispatches and bytes");
+    (n_dispatches / n, n_bytes / n)
 }
 
 #[test]
@@ -41,6 +54,28 @@ fn decoding_makes_nothing_and_reads_back_the_token_alone() {
     // A table of tokens, 14 a layer, and gathering, norm, head and the most likely token.
     let n_dispatches = check_steady(&mut model, seq, token, 10);
     assert_eq!(n_dispatches as usize, 1 + 14 * model.info().n_layers + 4);
+}
+
+/// The same where tokens are drawn from the 40 most likely ones, whatever was asked for before.
+#[test]
+fn a_sampled_token_reads_back_the_largest_logits_alone() {
+    for (name, n_more) in [("llama-a", 0), ("gemma2-a", 1), ("granite-a", 1)] {
+        let golden = Golden::load(name);
+        let mut model = load(&golden.model("f32"), &options(golden.n_ctx));
+        let (seq, _) = model.open(None, &CacheSalt::default()).expect("a sequence is free");
+        let token = next(&mut model, seq, &golden.tokens[..4]);
+        let made =
+            |model: &WgpuBackend| (model.stats().n_buffers, model.stats().n_bind_groups, model.stats().n_pipelines);
+        let before = made(&model);
+        let (n_greedy, _) = steady(&mut model, seq, token, 2, 1);
+        for n_best in [2, 8, 40, 100] {
+            let (n_dispatches, n_bytes) = steady(&mut model, seq, token, 2, n_best);
+            assert_eq!(n_bytes as usize, 8 * (n_best + n_more), "{name}");
+            assert!(n_bytes as usize <= 8 * n_best + 64, "{name}");
+            assert_eq!(n_dispatches, n_greedy + 1, "{name}: two for the largest, where the most likely token has one");
+        }
+        assert_eq!(made(&model), before, "{name}");
+    }
 }
 
 /// Rows that want the most likely token alone have the same as those that want all logits.
