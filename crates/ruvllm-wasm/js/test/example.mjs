@@ -233,7 +233,9 @@ async function secret(page) {
     asked.length = 0;
     await page.goto(address);
     await load(page);
-    assert.match(await text(page, '#notice'), /^This window does not keep (this page|what it learns|the model|, | and ){5}, as private windows do not\. The chat works\.$/);
+    const things = '(this page|what it learns|the model|, | and ){5}';
+    const line = new RegExp(`^This window does not keep ${things}, as private windows do not\\. The chat works\\.$`);
+    assert.match(await text(page, '#notice'), line);
     assert.notEqual(await ask(page, 'Say hello.'), '');
     assert.ok(asked.includes(MODEL));
   }
