@@ -195,7 +195,7 @@ byId('remove').addEventListener('click', () => run(async () => {
 }));
 
 keepPage().then((reason) => {
-  isPageKept = reason === null;
+  isPageKept = import.meta.env.PROD && reason === null;
   notKept('this page', reason);
   if (model && !running) ready();
 });
