@@ -73,17 +73,23 @@ function learned(n) {
   byId('forget').disabled = n === 0;
 }
 
+/** Ends the conversation with a model that is gone. */
+function close() {
+  model = null;
+  turns.length = 0;
+  byId('talk').replaceChildren();
+  state('Nothing is loaded');
+  show('start');
+}
+
 async function open(address) {
   show('progress');
   state('Loading');
   progress({ phase: 'fetch', done: 0, total: 0 });
-  model = new Model(address, { onProgress: progress, onUncached: notKept });
+  const onProblem = (text) => line(byId('error'), text);
+  model = new Model(address, { onProgress: progress, onUncached: notKept, onProblem });
   const isOpen = await run(async (signal) => learned(await model.open(signal)));
-  if (!isOpen) {
-    model = null;
-    state('Nothing is loaded');
-    return show('start');
-  }
+  if (!isOpen) return close();
   show('talk');
   ready();
   byId('question').focus();
@@ -91,7 +97,8 @@ async function open(address) {
 
 /** Returns the conversation up to a question. */
 function messagesTo(turn) {
-  const before = turns.slice(0, turns.indexOf(turn)).flatMap(({ question, text }) => [
+  const answered = turns.slice(0, turns.indexOf(turn)).filter(({ text }) => text !== '');
+  const before = answered.flatMap(({ question, text }) => [
     { role: 'user', content: question },
     { role: 'assistant', content: text },
   ]);
@@ -140,6 +147,11 @@ async function correct(turn, correction) {
     // What was taught should outlast a browser that clears up; some ask the person.
     navigator.storage?.persist?.().catch(() => {});
   });
+  // It was not kept, and could not be fetched once more.
+  if (!model.isOpen) {
+    close();
+    return false;
+  }
   show('talk');
   ready();
   byId('question').focus();
@@ -179,14 +191,11 @@ byId('remove').addEventListener('click', () => run(async () => {
   await model.forget();
   await model.close();
   await removeCached(model.address);
-  turns.length = 0;
-  byId('talk').replaceChildren();
-  state('Nothing is loaded');
-  show('start');
+  close();
 }));
 
 keepPage().then((reason) => {
-  isPageKept = reason === null;
+  isPageKept = import.meta.env.PROD && reason === null;
   notKept('this page', reason);
   if (model && !running) ready();
 });

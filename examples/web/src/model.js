@@ -16,10 +16,15 @@ export class Model {
 
   /**
    * @param {string} address of the file
-   * @param {{ onProgress: Function, onUncached: (what: string, reason: string) => void }} told
+   * @param {{ onProgress: Function, onUncached: (what: string, reason: string) => void, onProblem: (line: string) => void }} told
    */
-  constructor(address, { onProgress, onUncached }) {
-    Object.assign(this, { address, onProgress, onUncached });
+  constructor(address, { onProgress, onUncached, onProblem }) {
+    Object.assign(this, { address, onProgress, onUncached, onProblem });
+  }
+
+  /** Whether it can be asked. */
+  get isOpen() {
+    return this.#engine !== null;
   }
 
   get name() {
@@ -32,7 +37,13 @@ export class Model {
     if (reason) this.onUncached('what it learns', reason);
     await this.#load(bytes !== null, signal);
     if (bytes === null) return 0;
-    return (await this.#engine.importLearned(bytes)).corrections;
+    try {
+      return (await this.#engine.importLearned(bytes)).corrections;
+    } catch (error) {
+      // It answers as if it had learned nothing; the next correction takes the place of what cannot be read.
+      this.onProblem(`what the model learned cannot be read: ${error.message}`);
+      return 0;
+    }
   }
 
   /** Asks for the next answer of a conversation. */

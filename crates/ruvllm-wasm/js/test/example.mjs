@@ -213,6 +213,30 @@ async function unlearned(page) {
   });
 }
 
+/** What was learned is damaged: it is said, and the model answers without it. */
+async function damaged(page) {
+  await page.goto(address);
+  await loaded(page);
+  await page.evaluate(async (address) => {
+    const db = await new Promise((resolve) => {
+      const opening = indexedDB.open('learned');
+      opening.onsuccess = () => resolve(opening.result);
+    });
+    const put = db.transaction('learned', 'readwrite').objectStore('learned').put(new Uint8Array(1000), address);
+    await new Promise((resolve) => {
+      put.transaction.oncomplete = resolve;
+    });
+    db.close();
+  }, `${server.url}${MODEL}`);
+  await page.reload();
+  await loaded(page);
+  assert.match(await text(page, '#error'), /^what the model learned cannot be read: /);
+  assert.notEqual(await ask(page, QUESTION), '');
+  await page.getByText('Storage').click();
+  await page.getByRole('button', { name: 'Remove model' }).click();
+  await page.getByRole('button', { name: 'Load' }).waitFor();
+}
+
 /** A window that keeps nothing says so in one line, and fetches the model each time. */
 async function secret(page) {
   before = WITHOUT_FILES;
@@ -233,7 +257,9 @@ async function secret(page) {
     asked.length = 0;
     await page.goto(address);
     await load(page);
-    assert.match(await text(page, '#notice'), /^This window does not keep (this page|what it learns|the model|, | and ){5}, as private windows do not\. The chat works\.$/);
+    const things = '(this page|what it learns|the model|, | and ){5}';
+    const line = new RegExp(`^This window does not keep ${things}, as private windows do not\\. The chat works\\.$`);
+    assert.match(await text(page, '#notice'), line);
     assert.notEqual(await ask(page, 'Say hello.'), '');
     assert.ok(asked.includes(MODEL));
   }
@@ -278,6 +304,7 @@ try {
   person = await launchProfile(profile, PHONE);
   await test(offline, await person.newPage());
   await test(unlearned, person.pages().at(-1));
+  await test(damaged, person.pages().at(-1));
 } finally {
   await person.close();
   await browser.close();
