@@ -20,6 +20,40 @@ pub trait ByteSource: Send + Sync {
     /// # Errors
     /// Those of what the bytes lie in. After [`ErrorKind::Interrupted`] it is asked again.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<usize>;
+
+    /// Fills `to` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// They do not lie within [`ByteSource::n_bytes`]; the source fails, or ends before that.
+    fn read_all_at(&self, offset: u64, to: &mut [u8]) -> Result<(), GgufError> {
+        let whole = self.n_bytes();
+        let left = whole.saturating_sub(offset);
+        if to.len() as u64 > left {
+            return Err(GgufError::truncated(to.len() as u64, left, offset));
+        }
+        let (mut at, mut rest) = (offset, to);
+        while !rest.is_empty() {
+            match self.read_at(at, rest) {
+                Ok(0) => {
+                    let line = format!(
+                        "the file was cut short while it was in use: it ends at byte {at} of {whole}; load it again"
+                    );
+                    return Err(GgufError::new(GgufErrorKind::Io, line));
+                }
+                Ok(n) if n > rest.len() => {
+                    let line = format!("{n} bytes were read where there is room for {} (at byte {at})", rest.len());
+                    return Err(GgufError::new(GgufErrorKind::Io, line));
+                }
+                Ok(n) => {
+                    at += n as u64;
+                    rest = &mut rest[n..];
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(GgufError::io(&format!("cannot read the file (at byte {at})"), error)),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ByteSource for Bytes {
@@ -35,10 +69,9 @@ impl ByteSource for Bytes {
     }
 }
 
-/// Appends the `n_bytes` bytes from `offset` on to `to`. They have to lie within the length that the source says.
+/// Appends the `n_bytes` bytes from `offset` on to `to`.
 pub(crate) fn append(source: &dyn ByteSource, offset: u64, n_bytes: usize, to: &mut Vec<u8>) -> Result<(), GgufError> {
-    let whole = source.n_bytes();
-    let left = whole.saturating_sub(offset);
+    let left = source.n_bytes().saturating_sub(offset);
     if n_bytes as u64 > left {
         return Err(GgufError::truncated(n_bytes as u64, left, offset));
     }
@@ -47,27 +80,5 @@ pub(crate) fn append(source: &dyn ByteSource, offset: u64, n_bytes: usize, to: &
     }
     let start = to.len();
     to.resize(start + n_bytes, 0);
-    let mut rest = &mut to[start..];
-    let mut at = offset;
-    while !rest.is_empty() {
-        match source.read_at(at, rest) {
-            Ok(0) => return Err(cut(at, whole)),
-            Ok(n) if n > rest.len() => {
-                let line = format!("{n} bytes were read where there is room for {} (at byte {at})", rest.len());
-                return Err(GgufError::new(GgufErrorKind::Io, line));
-            }
-            Ok(n) => {
-                at += n as u64;
-                rest = &mut rest[n..];
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(GgufError::io(&format!("cannot read the file (at byte {at})"), error)),
-        }
-    }
-    Ok(())
-}
-
-fn cut(at: u64, whole: u64) -> GgufError {
-    let line = format!("the file was cut short while it was in use: it ends at byte {at} of {whole}; load it again");
-    GgufError::new(GgufErrorKind::Io, line)
+    source.read_all_at(offset, &mut to[start..])
 }

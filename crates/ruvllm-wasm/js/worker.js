@@ -1,7 +1,7 @@
 // The engine's worker: it fetches and loads the model, and computes one step after the other; in between it hears what the page says.
 
 import { readModel } from './source.js';
-import init, { ModelFile, WasmEngine } from './wasm/ruvllm_wasm.js';
+import init, { WasmEngine, checkSize, sha256Of } from './wasm/ruvllm_wasm.js';
 
 const isNode = typeof process === 'object' && typeof process.versions?.node === 'string' && typeof self === 'undefined';
 const port = isNode ? (await import('node:worker_threads')).parentPort : self;
@@ -76,11 +76,13 @@ async function open(id, { source, options, cache, sha256, headers }) {
   const wasm = new URL('./wasm/ruvllm_wasm_bg.wasm', import.meta.url);
   await init({ module_or_path: isNode ? await (await import('node:fs/promises')).readFile(wasm) : wasm });
   const onProgress = (progress) => send({ id, progress });
-  const { file, slot } = await readModel({ source, cache, headers, sha256 }, (size) => new ModelFile(size), onProgress);
+  const { reader, slot } = await readModel({ source, cache, headers, sha256 }, { checkSize, sha256Of }, onProgress);
   const known = options.learn ? await slot?.calibration() : null;
-  engine = WasmEngine.load(file, JSON.stringify(options), known ?? undefined, (phase, done, total) => {
+  engine = WasmEngine.load(reader, JSON.stringify(options), known ?? undefined, (phase, done, total) => {
     onProgress({ phase, done, total });
   });
+  // Learning reads some weights again.
+  if (!options.learn) reader.close();
   // What the model read need not be read again.
   if (options.learn && slot && !known) await slot.keepCalibration(engine.calibration()).catch(() => {});
   return { model: engine.model() };

@@ -257,8 +257,10 @@ mod tests {
 
     #[test]
     fn whole_numbers_between_bounds_are_told_at_once() {
-        let limit = |text: &str, is_least, is_open| Limit { bound: Bound::read(text).expect("a bound"), is_least, is_open };
-        let bounds = ["-1000", "-99.5", "-99", "-10", "-1", "-0.5", "0", "0.5", "1", "9", "10", "99", "100.5", "150", "1000"];
+        let limit =
+            |text: &str, is_least, is_open| Limit { bound: Bound::read(text).expect("a bound"), is_least, is_open };
+        let bounds =
+            ["-1000", "-99.5", "-99", "-10", "-1", "-0.5", "0", "0.5", "1", "9", "10", "99", "100.5", "150", "1000"];
         let value = |text: &str| text.parse::<f64>().expect("a number");
         let numbers: Vec<i64> = (-1_250..=1_250).chain([-100_000, -99_999, 99_999, 100_000, 123_456_789]).collect();
         let mut cases: Vec<(Option<(&str, bool)>, Option<(&str, bool)>)> = vec![(None, None)];
@@ -282,13 +284,18 @@ mod tests {
             };
             for &number in &numbers {
                 let text = number.to_string();
-                assert_eq!(regex.is_match(&text), keeps(number as f64), "{text} of {least:?} to {most:?}: {expression}");
+                assert_eq!(
+                    regex.is_match(&text),
+                    keeps(number as f64),
+                    "{text} of {least:?} to {most:?}: {expression}"
+                );
             }
             ["-0", "00", "01", "1.0", "-", "", "1e2"]
                 .map(|wrong| assert!(!regex.is_match(wrong), "{wrong} of {least:?} to {most:?}: {expression}"));
         }
         let largest = [limit("-999999999999999999", true, false), limit("999999999999999999", false, false)];
-        let regex = regex::Regex::new(&format!("^(?:{})$", whole(&largest).expect("18 digits"))).expect("an expression");
+        let regex =
+            regex::Regex::new(&format!("^(?:{})$", whole(&largest).expect("18 digits"))).expect("an expression");
         assert!(regex.is_match("-999999999999999999") && !regex.is_match("1000000000000000000"));
         assert!(whole(&[limit("1000000000000000000", false, false)]).is_none());
     }
