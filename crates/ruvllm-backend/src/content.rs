@@ -40,7 +40,11 @@ pub fn remembered_hash(file: &GgufFile, folder: &Path, n_threads: usize) -> [u8;
 }
 
 /// Hashes the bytes of every part: BLAKE3 of pieces, which every CPU does fast, and SHA-256 of the pieces' hashes.
+///
+/// # Panics
+/// If the file is read piece by piece ([`GgufFile::has_data`]).
 pub fn content_hash(file: &GgufFile, n_threads: usize) -> [u8; 32] {
+    assert!(file.has_data(), "a file that is read piece by piece is not hashed");
     let parts: Vec<&[u8]> = file.bytes().map(|bytes| &bytes[..]).collect();
     let hashes = by_pieces(&parts, n_threads, |piece| *blake3::hash(piece).as_bytes());
     let lengths = file.bytes().map(|bytes| (bytes.len() as u64).to_le_bytes());

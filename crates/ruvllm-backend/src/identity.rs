@@ -16,9 +16,12 @@ const SAMPLE: usize = 512;
 /// hash of all bytes and takes their place.
 ///
 /// To be called before the tensors are taken over: it touches pages that loading reads anyway.
-pub fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> NamespaceBuilder {
+///
+/// # Errors
+/// The file is read piece by piece, and cannot be read.
+pub fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> Result<NamespaceBuilder, BackendError> {
     if let Some(content) = content {
-        return NamespaceBuilder::new("ruvllm kv 1").part("content", &content);
+        return Ok(NamespaceBuilder::new("ruvllm kv 1").part("content", &content));
     }
     let mut builder = NamespaceBuilder::new("ruvllm kv 1").part("bytes", &file.total_bytes().to_le_bytes());
     // The vocabulary is long and decides nothing here.
@@ -26,14 +29,14 @@ pub fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> NamespaceBuilder {
         builder = builder.part(key, format!("{value:?}").as_bytes());
     }
     for tensor in file.tensors() {
-        let data = file.data(tensor);
-        let middle = data.len() / 2;
+        let n_bytes = tensor.n_bytes();
+        let sample = |start: usize| file.read(tensor, start..n_bytes.min(start + SAMPLE));
         builder = builder
             .part(&tensor.name, format!("{} {:?}", tensor.ty.name(), tensor.shape).as_bytes())
-            .part("start", &data[..data.len().min(SAMPLE)])
-            .part("middle", &data[middle..data.len().min(middle + SAMPLE)]);
+            .part("start", &sample(0)?)
+            .part("middle", &sample(n_bytes / 2)?);
     }
-    builder
+    Ok(builder)
 }
 
 /// Returns what tells a model's file from others, without loading it.
@@ -41,5 +44,5 @@ pub fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> NamespaceBuilder {
 /// # Errors
 /// The file cannot be read.
 pub fn identity_of(path: &Path) -> Result<[u8; 32], BackendError> {
-    Ok(of_file(&GgufFile::open(path)?, None).identity())
+    Ok(of_file(&GgufFile::open(path)?, None)?.identity())
 }

@@ -1,5 +1,7 @@
 //! Shared steps of backends that load a GGUF file: progress, bounds of what is asked for, and weights as floats.
 
+use std::ops::Range;
+
 use ruvllm_gguf::{GgufFile, TensorInfo};
 use ruvllm_kernels::dequant;
 use ruvllm_kernels::matmul::Matrix;
@@ -59,21 +61,20 @@ pub fn weight_tensor<'a>(file: &'a GgufFile, rows: &TensorRows) -> Result<&'a Te
 /// Reads weights as floats: `[n_rows, n_cols]`.
 ///
 /// # Errors
-/// As [`weight_tensor`].
+/// As [`weight_tensor`]; the file cannot be read.
 ///
 /// # Panics
 /// If the description is of another file.
 pub fn weight_values(file: &GgufFile, rows: &TensorRows) -> Result<Vec<f32>, BackendError> {
     let (tensor, range) = (weight_tensor(file, rows)?, rows.values());
-    let (ty, bytes) = (tensor.ty, file.data(tensor));
-    let read = |bytes: &[u8], n_values: usize| {
+    let read = |bytes: Range<usize>, n_values: usize| {
         let mut values = vec![0.0; n_values];
-        dequant::dequantize(ty, bytes, &mut values);
-        values
+        dequant::dequantize(tensor.ty, &file.read(tensor, bytes)?, &mut values);
+        Ok(values)
     };
-    Ok(match (ty.row_bytes(range.start), ty.row_bytes(range.end)) {
-        (Some(start), Some(end)) => read(&bytes[start..end], range.len()),
+    match (tensor.ty.row_bytes(range.start), tensor.ty.row_bytes(range.end)) {
+        (Some(start), Some(end)) => read(start..end, range.len()),
         // Part of a block.
-        _ => read(&bytes, tensor.n_elements())[range].to_vec(),
-    })
+        _ => read(0..tensor.n_bytes(), tensor.n_elements()).map(|values| values[range].to_vec()),
+    }
 }

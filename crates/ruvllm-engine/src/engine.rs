@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use ruvllm_backend::{CacheSalt, LogitRows, ModelInfo, Segment, SeqId, States, identity};
+#[cfg(feature = "native")]
+use ruvllm_gguf::ByteSource;
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::{Compute, Isa};
 use ruvllm_kvcache::disk::DiskStats;
@@ -71,19 +73,19 @@ impl Engine {
         Ok(Engine::new(runner))
     }
 
-    /// Loads a GGUF file that is in memory with the native backend, `name` standing for its path. A draft model of the options
-    /// is not loaded.
+    /// Loads a GGUF file that is read piece by piece with the native backend, `name` standing for its path
+    /// ([`NativeBackend::load_source`]). A draft model of the options is not loaded.
     ///
     /// # Errors
-    /// As [`Engine::load`].
+    /// As [`NativeBackend::load_source`].
     #[cfg(feature = "native")]
-    pub fn load_bytes(
+    pub fn load_source(
         name: &str,
-        bytes: bytes::Bytes,
+        source: Arc<dyn ByteSource>,
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Engine, EngineError> {
-        let native = NativeBackend::load_bytes(name, bytes, options, progress)?;
+        let native = NativeBackend::load_source(name, source, options, progress)?;
         let vocabulary = Vocabulary::of_gguf(native.file())?;
         Ok(Engine::new(ModelRunner::new(Box::new(native), vocabulary)))
     }
@@ -112,7 +114,7 @@ impl Engine {
     /// are read again, a second for some gigabytes.
     ///
     /// # Errors
-    /// They cannot be read any more.
+    /// They cannot be read any more; [`ErrorKind::Unsupported`] of a model that is read piece by piece.
     pub fn content_hash(&self) -> Result<[u8; 32], EngineError> {
         if let Some(folder) = self.runner.model().paged_kv().and_then(|kv| kv.folder()) {
             return Ok(*folder.identity);
@@ -122,6 +124,10 @@ impl Engine {
         }
         // Another map of the files: the pages of the first are let go, and hashing would bring them back.
         let file = self.runner.vocabulary().file();
+        if !file.has_data() {
+            let line = "a model that is read piece by piece has no hash of all its bytes; load it by its path";
+            return Err(EngineError::new(ErrorKind::Unsupported, line));
+        }
         let again = file.paths().next().map(GgufFile::open).transpose()?;
         let hash = identity::content_hash(again.as_ref().unwrap_or(file), self.info().device.n_threads);
         Ok(*self.content.get_or_init(|| hash))
@@ -262,8 +268,11 @@ impl Engine {
 
     /// Returns what tells this model's file from others, by hyper-parameters, tensors and samples of their bytes: what is
     /// learned belongs to it.
-    pub fn identity(&self) -> [u8; 32] {
-        identity::of_file(self.runner.vocabulary().file(), None).identity()
+    ///
+    /// # Errors
+    /// The file is read piece by piece, and cannot be read any more.
+    pub fn identity(&self) -> Result<[u8; 32], EngineError> {
+        Ok(identity::of_file(self.runner.vocabulary().file(), None)?.identity())
     }
 
     /// Multiplies final hidden states with the output head alone: `[n, n_embd]` gives `[n, n_vocab]`, bit for bit as a pass

@@ -8,6 +8,8 @@ use crate::limits;
 /// A position in a file. Nothing is allocated from a length before the bytes left are known to hold it.
 pub(crate) struct Cursor<'a> {
     file: &'a Bytes,
+    /// Length of the whole file, of which `file` may be the beginning.
+    n_bytes: u64,
     pos: usize,
     /// Bytes of a count or length: 4 in version 1, 8 since.
     len_bytes: usize,
@@ -15,8 +17,9 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(file: &'a Bytes) -> Cursor<'a> {
-        Cursor { file, pos: 0, len_bytes: 8, n_nested_arrays: 0 }
+    /// Begins to read a file of `n_bytes`, of which `file` may be the beginning.
+    pub(crate) fn new(file: &'a Bytes, n_bytes: u64) -> Cursor<'a> {
+        Cursor { file, n_bytes, pos: 0, len_bytes: 8, n_nested_arrays: 0 }
     }
 
     pub(crate) fn set_version(&mut self, version: u32) {
@@ -31,15 +34,15 @@ impl<'a> Cursor<'a> {
         self.pos
     }
 
-    pub(crate) fn left(&self) -> usize {
-        self.file.len() - self.pos
-    }
-
     /// Fails unless `n` items of at least `item_bytes` each can still follow; returns `n` as a `usize`.
     pub(crate) fn check_fits(&self, n: u64, item_bytes: usize) -> Result<usize, GgufError> {
-        let need = n.saturating_mul(item_bytes as u64);
-        if need > self.left() as u64 {
-            return Err(GgufError::truncated(need, self.left() as u64, self.pos as u64));
+        let (need, pos) = (n.saturating_mul(item_bytes as u64), self.pos as u64);
+        let left = self.n_bytes - pos;
+        if need > left {
+            return Err(GgufError::truncated(need, left, pos));
+        }
+        if need > (self.file.len() - self.pos) as u64 {
+            return Err(GgufError::truncated(need, self.file.len() as u64 - pos, pos).wanting(pos + need));
         }
         usize::try_from(n).map_err(|_| GgufError::invalid(format!("length {n} does not fit this machine")))
     }

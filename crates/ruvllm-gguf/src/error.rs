@@ -38,11 +38,12 @@ struct Inner {
     message: String,
     path: Option<PathBuf>,
     source: Option<io::Error>,
+    wanted: Option<u64>,
 }
 
 impl GgufError {
     pub(crate) fn new(kind: GgufErrorKind, message: impl Into<String>) -> GgufError {
-        GgufError { inner: Box::new(Inner { kind, message: message.into(), path: None, source: None }) }
+        GgufError { inner: Box::new(Inner { kind, message: message.into(), path: None, source: None, wanted: None }) }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> GgufError {
@@ -58,6 +59,17 @@ impl GgufError {
         let mut error = GgufError::new(GgufErrorKind::Io, format!("{what}: {source}"));
         error.inner.source = Some(source);
         error
+    }
+
+    /// Says that the file is long enough, and that only its beginning was given: so many bytes are to be.
+    pub(crate) fn wanting(mut self, n_bytes: u64) -> GgufError {
+        self.inner.wanted = Some(n_bytes);
+        self
+    }
+
+    /// Returns how long a beginning of the file has to be, if it was too short a one.
+    pub(crate) fn wanted(&self) -> Option<u64> {
+        self.inner.wanted
     }
 
     /// Names the file, unless one is named already.

@@ -1,4 +1,4 @@
-//! A model file (or the files of a split model), memory-mapped.
+//! A model file (or the files of a split model), memory-mapped, in memory, or read piece by piece.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -15,10 +15,14 @@ use crate::index;
 use crate::limits;
 use crate::mapped::{MappedFile, Watch};
 use crate::metadata::{Metadata, shown};
+use crate::source::{self, ByteSource};
 use crate::split::{self, SplitInfo};
 use crate::tensor::{self, TensorInfo};
 
-/// A GGUF model: metadata, tensor directory, and the mapped bytes of one file or of every part of a split model.
+/// Bytes of a file that are read first where they are read piece by piece; more if the tensor directory ends behind them.
+const HEADER_BYTES: u64 = 1 << 20;
+
+/// A GGUF model: metadata, tensor directory, and the bytes of one file or of every part of a split model.
 #[derive(Clone, Debug)]
 pub struct GgufFile {
     version: u32,
@@ -37,6 +41,8 @@ struct Part {
     map: Option<Arc<MappedFile>>,
     /// The whole file, or its beginning where only that was read.
     bytes: Bytes,
+    /// Where the tensors' bytes are read from, if they are not in `bytes`.
+    source: Option<Arc<dyn ByteSource>>,
     /// Length of the whole file.
     n_bytes: u64,
     data_start: usize,
@@ -91,12 +97,47 @@ impl GgufFile {
     /// If the bytes are not a sound GGUF file, or are a part of a split model (open that by path).
     pub fn from_bytes(bytes: Bytes) -> Result<GgufFile, GgufError> {
         let parsed = Parsed::read(&bytes, 0)?;
-        let split = SplitInfo::read(&parsed.metadata)?;
-        if split.count != 1 {
-            let message = format!("part {} of {} of a split model: open it by path", split.no + 1, split.count);
-            return Err(GgufError::new(GgufErrorKind::Split, message));
-        }
+        let split = whole(&parsed)?;
         GgufFile::first(bytes, parsed, None).finish(split)
+    }
+
+    /// Reads header, metadata and tensor directory of a file whose tensors are read when they are asked for
+    /// ([`GgufFile::read`]): nothing else of it is kept in memory.
+    ///
+    /// # Errors
+    /// As [`GgufFile::from_bytes`]; what was read of the source failed; or the tensor directory ends more than
+    /// [`HEADER_BYTES_MAX`](limits::HEADER_BYTES_MAX) bytes behind the file's beginning.
+    pub fn from_source(source: Arc<dyn ByteSource>) -> Result<GgufFile, GgufError> {
+        let (n_bytes, mut beginning) = (source.n_bytes(), Vec::new());
+        let mut wanted = HEADER_BYTES;
+        let n_header = loop {
+            let n_more = wanted.min(n_bytes) - beginning.len() as u64;
+            source::append(&*source, beginning.len() as u64, n_more as usize, &mut beginning)?;
+            let bytes = Bytes::from(std::mem::take(&mut beginning));
+            match Parsed::of_beginning(&bytes, n_bytes, 0) {
+                Ok(parsed) => {
+                    drop(parsed.metadata);
+                    beginning = bytes.into();
+                    break parsed.data_start.min(beginning.len());
+                }
+                Err(error) => match error.wanted() {
+                    None => return Err(error),
+                    Some(more) if more > limits::HEADER_BYTES_MAX => return Err(too_long()),
+                    // Twice as much each time, so that all attempts together take no longer than two.
+                    Some(more) => wanted = more.max(2 * wanted).min(limits::HEADER_BYTES_MAX),
+                },
+            }
+            beginning = bytes.into();
+        };
+        // What was read of the tensors goes.
+        beginning.truncate(n_header);
+        beginning.shrink_to_fit();
+        let bytes = Bytes::from(beginning);
+        let parsed = Parsed::of_beginning(&bytes, n_bytes, 0)?.checked(n_bytes)?;
+        let split = whole(&parsed)?;
+        let mut file = GgufFile::first(bytes, parsed, None);
+        (file.parts[0].source, file.parts[0].n_bytes) = (Some(source), n_bytes);
+        file.finish(split)
     }
 
     /// Returns whether the beginning of a file holds all of its metadata and its tensor directory.
@@ -112,7 +153,8 @@ impl GgufFile {
     }
 
     /// Reads metadata and tensor directory of a model that lies elsewhere, from the beginning of each of its files and the length
-    /// of the whole file. [`GgufFile::data`] and [`GgufFile::bytes`] are not for such a value: it has no tensor bytes.
+    /// of the whole file. [`GgufFile::data`], [`GgufFile::read`] and [`GgufFile::bytes`] are not for such a value: it has no
+    /// tensor bytes.
     ///
     /// # Errors
     /// As [`GgufFile::from_bytes`], and if a beginning is too short or the files are not all parts of one model.
@@ -128,7 +170,12 @@ impl GgufFile {
         file.parts[0].n_bytes = n_bytes;
         for (no, (bytes, n_bytes)) in (1..).zip(files) {
             let parsed = Parsed::directory(&bytes, file.parts.len())?.checked(n_bytes)?;
-            file.add_parsed(parsed, Part { path: None, map: None, bytes, n_bytes, data_start: 0 }, no, count)?;
+            file.add_parsed(
+                parsed,
+                Part { path: None, map: None, bytes, source: None, n_bytes, data_start: 0 },
+                no,
+                count,
+            )?;
         }
         file.finish(split)
     }
@@ -140,7 +187,7 @@ impl GgufFile {
             metadata.set_path(path);
         }
         let n_bytes = bytes.len() as u64;
-        let part = Part { path, map, bytes, n_bytes, data_start };
+        let part = Part { path, map, bytes, source: None, n_bytes, data_start };
         GgufFile { version, alignment, metadata, tensors, order: Vec::new(), parts: vec![part] }
     }
 
@@ -156,7 +203,8 @@ impl GgufFile {
         })?;
         let parsed = Parsed::read(&bytes, self.parts.len())?;
         let n_bytes = bytes.len() as u64;
-        self.add_parsed(parsed, Part { path: Some(path.to_owned()), map, bytes, n_bytes, data_start: 0 }, no, count)
+        let part = Part { path: Some(path.to_owned()), map, bytes, source: None, n_bytes, data_start: 0 };
+        self.add_parsed(parsed, part, no, count)
     }
 
     fn add_parsed(&mut self, parsed: Parsed, part: Part, no: u32, count: u32) -> Result<(), GgufError> {
@@ -214,11 +262,35 @@ impl GgufFile {
     /// Returns the bytes of a tensor of this file, sharing the map: nothing is copied.
     ///
     /// # Panics
-    /// If `tensor` is of another file and reaches outside this one.
+    /// If the file is read piece by piece ([`GgufFile::has_data`]), or `tensor` is of another file and reaches outside this one.
     pub fn data(&self, tensor: &TensorInfo) -> Bytes {
+        assert!(self.has_data(), "the file is read piece by piece");
         let part = &self.parts[tensor.part()];
         let start = part.data_start + tensor.offset() as usize;
         part.bytes.slice(start..start + tensor.n_bytes())
+    }
+
+    /// Returns whether the bytes of the tensors are mapped or in memory, so that to share them costs none.
+    pub fn has_data(&self) -> bool {
+        self.parts.iter().all(|part| part.source.is_none())
+    }
+
+    /// Returns `range` of the bytes of a tensor of this file: a part of the map, or of a file that is read piece by piece a
+    /// copy, which takes memory until it is dropped.
+    ///
+    /// # Errors
+    /// What the bytes are read from failed, or has not as many as it said.
+    ///
+    /// # Panics
+    /// If the range is not within the tensor, or `tensor` is of another file and reaches outside this one.
+    pub fn read(&self, tensor: &TensorInfo, range: Range<usize>) -> Result<Bytes, GgufError> {
+        assert!(range.start <= range.end && range.end <= tensor.n_bytes(), "{range:?} of {} bytes", tensor.n_bytes());
+        let part = &self.parts[tensor.part()];
+        let Some(source) = &part.source else { return Ok(self.data(tensor).slice(range)) };
+        let (start, mut bytes) = (part.data_start as u64 + tensor.offset() + range.start as u64, Vec::new());
+        source::append(&**source, start, range.len(), &mut bytes)
+            .map_err(|error| error.within(format_args!("tensor '{}'", shown(&tensor.name))))?;
+        Ok(bytes.into())
     }
 
     /// Lets go of the memory that holds `range` of a tensor's bytes; what reads them later reads the file again.
@@ -232,7 +304,7 @@ impl GgufFile {
         let part = &self.parts[tensor.part()];
         assert!(range.start <= range.end && range.end <= tensor.n_bytes(), "{range:?} of {} bytes", tensor.n_bytes());
         let start = part.data_start + tensor.offset() as usize + range.start;
-        assert!(start + range.len() <= part.bytes.len(), "the tensor is of another file");
+        assert!(start as u64 + range.len() as u64 <= part.n_bytes, "the tensor is of another file");
         if let Some(map) = part.map.as_ref().filter(|_| !range.is_empty()) {
             map.release(start, range.len());
         }
@@ -288,7 +360,7 @@ impl GgufFile {
         self.parts.iter().filter_map(|part| part.path.as_deref())
     }
 
-    /// Returns the whole bytes of each file, sharing the map.
+    /// Returns the whole bytes of each file, sharing the map; of one that is read piece by piece only those before its tensors.
     pub fn bytes(&self) -> impl Iterator<Item = &Bytes> {
         self.parts.iter().map(|part| &part.bytes)
     }
@@ -311,7 +383,13 @@ impl Parsed {
 
     /// Reads all but what only the length of the file can show.
     fn directory(bytes: &Bytes, part: usize) -> Result<Parsed, GgufError> {
-        let mut cursor = Cursor::new(bytes);
+        Parsed::of_beginning(bytes, bytes.len() as u64, part)
+    }
+
+    /// Reads that of a file of `n_bytes` from its beginning. An error of a sound file whose beginning is too short says how
+    /// long it has to be.
+    fn of_beginning(bytes: &Bytes, n_bytes: u64, part: usize) -> Result<Parsed, GgufError> {
+        let mut cursor = Cursor::new(bytes, n_bytes);
         let header = Header::read(&mut cursor)?;
         let metadata = Metadata::read(&mut cursor, header.n_metadata)?;
         let alignment = read_alignment(&metadata)?;
@@ -327,6 +405,21 @@ impl Parsed {
         tensor::check_layout(&self.tensors, self.alignment, self.data_start as u64, n_bytes)?;
         Ok(self)
     }
+}
+
+/// Returns what a file says of its parts: that it is a whole.
+fn whole(parsed: &Parsed) -> Result<SplitInfo, GgufError> {
+    let split = SplitInfo::read(&parsed.metadata)?;
+    if split.count == 1 {
+        return Ok(split);
+    }
+    let message = format!("part {} of {} of a split model: open it by path", split.no + 1, split.count);
+    Err(GgufError::new(GgufErrorKind::Split, message))
+}
+
+fn too_long() -> GgufError {
+    let message = format!("metadata and tensor directory have more than {} bytes", limits::HEADER_BYTES_MAX);
+    GgufError::new(GgufErrorKind::Limit, message)
 }
 
 /// Returns `general.alignment`, or the format's default.

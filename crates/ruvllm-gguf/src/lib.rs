@@ -1,7 +1,7 @@
 //! Reads and writes GGUF, the file format of GGML models: versions 1 to 3, little-endian, whole or split.
 //!
 //! A file is memory-mapped and its metadata and tensor directory are checked once; tensor bytes are handed out as
-//! [`bytes::Bytes`] that share the map. A damaged or hostile file costs a [`GgufError`] and bounded memory, never a
+//! [`bytes::Bytes`] that share the map. Where there are no maps, as in a browser, they are read from a [`ByteSource`]. A damaged or hostile file costs a [`GgufError`] and bounded memory, never a
 //! panic: every length is checked against the bytes that are left before anything is allocated for it (see
 //! [`limits`]).
 //!
@@ -42,6 +42,7 @@ mod index;
 pub mod limits;
 mod mapped;
 mod metadata;
+mod source;
 mod split;
 mod strings;
 mod tensor;
@@ -53,6 +54,7 @@ pub use file::GgufFile;
 pub use mapped::{MappedFile, Watch};
 pub use metadata::Metadata;
 pub use ruvllm_ggml::GgmlType;
+pub use source::ByteSource;
 pub use strings::{StringArray, StringIter};
 pub use tensor::TensorInfo;
 pub use value::{Array, Value, ValueType};

@@ -3,6 +3,8 @@
 //! Every length is first checked against the bytes left in the file. These counts bound what that check cannot: entries
 //! that are larger in memory than on disk. Together they keep parsing below 64 MiB beyond the size of the file.
 
+/// Most bytes of metadata and tensor directory of a file that is read piece by piece.
+pub const HEADER_BYTES_MAX: u64 = 256 << 20;
 /// Most metadata entries of one file.
 pub const N_METADATA_MAX: u64 = 1 << 16;
 /// Most tensors of one file.

@@ -260,10 +260,19 @@ impl BlockPool {
 
     /// Takes units, for which idle pages of other formats are evicted.
     pub(crate) fn take(&mut self, format: KvFormat, n_units: usize, blocks: &mut Vec<KvBlock>) -> Result<(), KvError> {
+        let before = blocks.len();
         self.allocator.take(format, n_units, blocks).or_else(|_| {
             self.reclaim(0);
             self.allocator.take(format, n_units, blocks)
-        })
+        })?;
+        let last = blocks[before..].iter().map(|block| block.unit()).max();
+        if last.is_none_or(|unit| self.store_mut(format).grow_to(unit)) {
+            return Ok(());
+        }
+        self.allocator.release(&blocks[before..]);
+        blocks.truncate(before);
+        let (needed, in_use) = (n_units * format.blocks_per_unit(), self.stats().in_use);
+        Err(KvError::new(KvErrorKind::PoolFull { needed, free: 0, total: in_use }))
     }
 
     /// Copies a block to an exact one.
@@ -320,7 +329,7 @@ impl BlockPool {
         let (shape, format) = (self.layout.layers[layer], self.exact);
         let store = self.store_mut(format);
         let ((k_at, v_at), stride) = (store.parts[layer], store.stride);
-        let units = KvUnitsMut { format, bytes: &mut store.range[..store.n_bytes], stride, k_at, v_at };
+        let units = KvUnitsMut { format, bytes: store.bytes_mut(), stride, k_at, v_at };
         attention::store(threads, shape, units, segments, k, v);
     }
 

@@ -149,7 +149,7 @@ impl Learning {
         }
         // Nothing is calibrated or learned without them.
         engine.runner().hidden_states()?;
-        let identity = engine.identity();
+        let identity = engine.identity()?;
         options.folder = options.folder.map(|folder| folder.join(name_of(&identity)));
         let given = calibration.and_then(|bytes| calibrate::restored(bytes, engine.info().n_embd));
         let mut calibration = match given {

@@ -1,5 +1,6 @@
 //! Adapters for a loaded model: read, checked against its layers, and brought into the form that is multiplied with.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +13,7 @@ use crate::micro::HeadRows;
 use crate::mixture::Mixture;
 use crate::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
 use ruvllm_cpu::prefetch::prefetch;
-use ruvllm_gguf::GgufFile;
+use ruvllm_gguf::{GgufFile, TensorInfo};
 use ruvllm_kernels::dequant;
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_model::TensorRows;
@@ -145,7 +146,16 @@ impl Rows {
 
 impl FileWeights {
     /// Finds a tensor, or the part of one that an expert has (`blk.0.ffn_up_exps.3`).
-    fn find(&self, name: &str) -> Option<Rows> {
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    fn find(&self, name: &str) -> Result<Option<Rows>, LoraError> {
+        let Some((tensor, n_cols, row_bytes, part)) = self.place(name) else { return Ok(None) };
+        Ok(Some(Rows { ty: tensor.ty, n_cols, row_bytes, bytes: self.file.read(tensor, part)? }))
+    }
+
+    /// Returns the tensor that it is in, the length of its rows in values and bytes, and where in the tensor it lies.
+    fn place(&self, name: &str) -> Option<(&TensorInfo, usize, usize, Range<usize>)> {
         let tied = (name == "output").then_some("token_embd");
         let whole =
             [Some(name), tied].into_iter().flatten().find_map(|name| self.file.tensor(&format!("{name}.weight")));
@@ -159,13 +169,8 @@ impl FileWeights {
         let n_cols = *tensor.shape.first()?;
         let row_bytes = tensor.ty.row_bytes(n_cols)?;
         let part = row_bytes * tensor.shape.get(1).copied().unwrap_or(1);
-        let bytes = self.file.data(tensor);
-        (bytes.len() >= (expert + 1) * part).then(|| Rows {
-            ty: tensor.ty,
-            n_cols,
-            row_bytes,
-            bytes: bytes.slice(expert * part..(expert + 1) * part),
-        })
+        let part = expert * part..(expert + 1) * part;
+        (part.end <= tensor.n_bytes()).then_some((tensor, n_cols, row_bytes, part))
     }
 }
 
@@ -181,7 +186,7 @@ impl HeadWeights {
     /// Finds the output head of a model's file. `scale` is what the model multiplies its logits with.
     ///
     /// # Errors
-    /// The file has no output head.
+    /// The file has no output head, or cannot be read.
     pub fn new(
         dequant: &'static dequant::DequantKernels,
         file: &Arc<GgufFile>,
@@ -189,7 +194,7 @@ impl HeadWeights {
     ) -> Result<HeadWeights, LoraError> {
         let weights = FileWeights { file: Arc::clone(file), dequant, last: Mutex::default() };
         let missing = || LoraError::new(LoraErrorKind::Unsupported, "the model has no output head to learn from");
-        Ok(HeadWeights { dequant, rows: weights.find("output").ok_or_else(missing)?, scale })
+        Ok(HeadWeights { dequant, rows: weights.find("output")?.ok_or_else(missing)?, scale })
     }
 
     /// Returns how many rows there are: one for each token.
@@ -220,7 +225,7 @@ impl BaseWeights for FileWeights {
         let missing =
             || LoraError::new(LoraErrorKind::Shape, format!("the model's file has no row {row} of '{tensor}'"));
         if last.as_ref().is_none_or(|(name, _)| name != tensor) {
-            *last = Some((tensor.to_owned(), self.find(tensor).ok_or_else(missing)?));
+            *last = Some((tensor.to_owned(), self.find(tensor)?.ok_or_else(missing)?));
         }
         last.as_ref().and_then(|(_, rows)| rows.read(self.dequant, row, out)).ok_or_else(missing)
     }
@@ -232,10 +237,12 @@ impl BaseWeights for FileWeights {
         };
         let tensor = self.file.tensor(&rows.tensor).ok_or_else(missing)?;
         let at = |n_values: usize| tensor.ty.row_bytes(n_values).ok_or_else(missing);
-        let bytes = self.file.data(tensor);
-        let bytes = bytes.get(at(rows.values().start)?..at(rows.values().end)?).ok_or_else(missing)?;
+        let part = at(rows.values().start)?..at(rows.values().end)?;
+        if part.start > part.end || part.end > tensor.n_bytes() {
+            return Err(missing());
+        }
         let mut values = vec![0.0; rows.n_values()];
-        self.dequant.dequantize(tensor.ty, bytes, &mut values);
+        self.dequant.dequantize(tensor.ty, &self.file.read(tensor, part)?, &mut values);
         Ok(values)
     }
 }

@@ -45,7 +45,7 @@ mod tests {
         let loader = Loader::new(&file, &compute, &mut progress);
         let spec = ModelSpec::read(&file, Some(n_ctx)).expect("a golden file is a model");
         let model = Model::make(spec, &loader).expect("a golden file loads");
-        of_model(of_file(&file, None), &model, compute.isa, kv).finish()
+        of_model(of_file(&file, None).expect("it is in memory"), &model, compute.isa, kv).finish()
     }
 
     fn bytes_of(name: &str, dtype: &str) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ruvllm_backend::loading::{self, LoadProgress};
 use ruvllm_backend::{BackendError, BackendErrorKind, DeviceInfo, ModelInfo, TokenModel};
-use ruvllm_gguf::GgufFile;
+use ruvllm_gguf::{ByteSource, GgufFile};
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention::KvFormat;
 use ruvllm_kernels::matmul::PanelSink;
@@ -55,6 +55,9 @@ pub struct LoadOptions {
     pub kv_others: Vec<KvPolicy>,
     /// Sequences that may be open at once.
     pub n_seq_max: usize,
+    /// Rows of one forward pass, at most: longer prompts are cut into passes of so many, to the same bits. Buffers are sized for
+    /// them. An encoder has rows for its whole context.
+    pub n_rows_max: usize,
     /// Most bytes for keys and values, rounded down to 2 MiB pages; they become real as they are used. By default
     /// enough for every sequence's whole context within half of the available memory, and with `prefix_cache` at least an
     /// eighth of it, up to 1 GiB.
@@ -98,6 +101,7 @@ impl Default for LoadOptions {
             kv: KvPolicy::F16,
             kv_others: Vec::new(),
             n_seq_max: 1,
+            n_rows_max: N_ROWS_MAX,
             kv_bytes: None,
             adapter_bytes: 0,
             prefix_cache: true,
@@ -112,8 +116,7 @@ impl Default for LoadOptions {
     }
 }
 
-/// Rows of one forward pass: long prompts are cut into passes of this many. What passes compute on the way stays nearer
-/// than with 512 rows.
+/// Rows of one forward pass by default. What passes compute on the way stays nearer than with 512 rows.
 const N_ROWS_MAX: usize = 256;
 
 /// The most that the prefix cache is given unasked.
@@ -121,6 +124,9 @@ const CACHE_BYTES_MAX: usize = 1 << 30;
 
 /// Contexts are opened in this part of the available memory, unless somebody says how large they are.
 const CONTEXT_SHARE: usize = 2;
+
+/// Whole contexts that all sequences share where memory never shrinks.
+const CONTEXTS_MAX: usize = 2;
 
 /// A context that is opened whatever memory there is.
 const SMALL_CONTEXT: usize = 4096;
@@ -134,6 +140,9 @@ const BRANCHES_MAX: usize = 4;
 /// Which part of the available memory may be written to a file before the system makes writers wait for the disk: Linux
 /// does from 15 % on, if nobody set it otherwise (`vm.dirty_ratio`).
 const WRITTEN_SHARE: usize = 8;
+
+/// Rows of a pass beyond this are taken for a slip.
+const ROWS_MAX: usize = 1 << 16;
 
 /// Threads and sequences beyond this are taken for a slip.
 const THREADS_MAX: usize = 1024;
@@ -154,6 +163,9 @@ impl LoadOptions {
             return options(format!("{} threads; choose 1 to {THREADS_MAX}", self.n_threads));
         }
         loading::check_sizes(self.n_ctx, self.n_seq_max)?;
+        if self.n_rows_max == 0 || self.n_rows_max > ROWS_MAX {
+            return options(format!("{} rows of a pass; choose 1 to {ROWS_MAX}", self.n_rows_max));
+        }
         if self.first_layers.is_some() && (self.cache_dir.is_some() || self.packed_dir.is_some()) {
             return options("the first layers of a model are kept in no cache folder".to_owned());
         }
@@ -186,18 +198,24 @@ impl NativeBackend {
         NativeBackend::timed(options, |compute| NativeBackend::open_path(path, options, compute, progress))
     }
 
-    /// Loads a GGUF file that is in memory, `name` standing for its path: where there is no file system.
+    /// Loads a GGUF file that is read piece by piece, `name` standing for its path: where there are no maps. Its tensors are read
+    /// one by one, packed and let go; what adapters and learning need of them later is read again.
     ///
     /// # Errors
-    /// As [`NativeBackend::load`].
-    pub fn load_bytes(
+    /// As [`NativeBackend::load`]; the source fails or ends early; a cache folder is asked for, which names what it keeps by
+    /// the hash of a file.
+    pub fn load_source(
         name: &str,
-        bytes: Bytes,
+        source: Arc<dyn ByteSource>,
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<NativeBackend, BackendError> {
+        if options.cache_dir.is_some() || options.packed_dir.is_some() {
+            let line = "a model that is read from a source is kept in no cache folder; load it by its path".to_owned();
+            return Err(BackendError::new(BackendErrorKind::Options, line));
+        }
         NativeBackend::timed(options, |compute| {
-            let file = Arc::new(GgufFile::from_bytes(bytes)?);
+            let file = Arc::new(GgufFile::from_source(source)?);
             NativeBackend::open_file(Path::new(name), &file, options, compute, progress)
         })
     }
@@ -237,21 +255,21 @@ impl NativeBackend {
         let folder = options.cache_dir.as_deref();
         let persist = folder.map(|folder| Persist::open(folder, file, options)).transpose()?;
         let content = persist.as_ref().map(|persist| persist.identity);
-        let namespace = options.prefix_cache.then(|| ruvllm_backend::identity::of_file(file, content));
+        let namespace = options.prefix_cache.then(|| ruvllm_backend::identity::of_file(file, content)).transpose()?;
         let packed_file = options.packed_dir.as_deref().or(folder).map(|folder| {
             let identity =
                 content.unwrap_or_else(|| ruvllm_backend::identity::remembered_hash(file, folder, options.n_threads));
             let max_bytes = options.cache_bytes.unwrap_or(StoreOptions::new(identity).max_bytes);
             PackedFile::new(folder, &identity, max_bytes)
         });
-        check_growth(Loader::packed_bytes_max(file), arena::growable_bytes())?;
+        check_growth(Loader::memory_bytes_max(file), arena::growable_bytes())?;
         let (model, targets, saver) = take_weights(file, options, &compute, packed_file, progress)?;
         let targets = Targets::new(ModelFacts::of(&model.spec), targets);
         let state_bytes = model.state_len.saturating_mul(size_of::<f32>());
         let available = beside_states(state_bytes, options.n_seq_max, available_bytes())?;
         let n_ctx = context(&model, options, available);
         // An encoder sees its whole input at once; a decoder's passes are cut.
-        let n_rows = if model.spec.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
+        let n_rows = if model.spec.is_encoder { n_ctx } else { options.n_rows_max.min(n_ctx.max(options.n_seq_max)) };
         // A sequence with recurrent state cannot start in the middle, and an encoder's tokens all see each other.
         let namespace = namespace.filter(|_| model.state_len == 0 && !model.spec.is_encoder);
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
@@ -345,8 +363,8 @@ fn check_growth(n_bytes: usize, growable: Option<usize>) -> Result<(), BackendEr
     match growable.filter(|&growable| n_bytes > growable) {
         Some(growable) => {
             let line = format!(
-                "the weights take {n_bytes} bytes beside the file, and {growable} are left of the memory; load a smaller model, \
-                 or one of fewer bits a weight"
+                "the weights take {n_bytes} bytes, and {growable} are left of the memory; load a smaller model, or one of fewer \
+                 bits a weight"
             );
             Err(BackendError::new(BackendErrorKind::Options, line))
         }
@@ -417,7 +435,12 @@ fn budget(
         let half = available.map_or(CACHE_BYTES_MAX, |bytes| bytes / CONTEXT_SHARE);
         let contexts = memory_for(n_ctx, options.n_seq_max).min(half.max(promised));
         let share = available.map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
-        let least = if with_prefixes { contexts.max(share) } else { contexts };
+        let least = match arena::growable_bytes() {
+            // Memory that never shrinks is not filled with what might be asked again; who finds none waits.
+            Some(_) => memory_for(n_ctx, options.n_seq_max.min(CONTEXTS_MAX)),
+            None if with_prefixes => contexts.max(share),
+            None => contexts,
+        };
         let least = least.saturating_add(options.adapter_bytes);
         least.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX)
     });
@@ -456,6 +479,6 @@ mod tests {
         assert!(check_growth(usize::MAX, None).is_ok() && check_growth(7, Some(7)).is_ok());
         let error = check_growth(8, Some(7)).expect_err("it is too little");
         assert_eq!(error.kind(), BackendErrorKind::Options);
-        assert!(error.to_string().starts_with("the weights take 8 bytes beside the file, and 7 are left"), "{error}");
+        assert!(error.to_string().starts_with("the weights take 8 bytes, and 7 are left"), "{error}");
     }
 }

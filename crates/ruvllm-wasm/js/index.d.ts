@@ -31,7 +31,7 @@ export interface LoadProgress extends Omit<CommonProgress, 'phase'> {
   phase: CommonProgress['phase'] | 'calibrate';
 }
 
-/** Loads a model from a URL, a `File` or bytes, in a worker. */
+/** Loads a model from a URL, a `File` or bytes, in a worker. In Node a `file:` URL is read from the disk. */
 export declare function load(
   model: string | URL | Blob | ArrayBuffer | ArrayBufferView,
   options?: LoadOptions,

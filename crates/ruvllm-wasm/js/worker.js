@@ -74,15 +74,17 @@ function thrown(error) {
 /** Loads the module and the model. */
 async function open(id, { source, options, cache, sha256, headers }) {
   const threads = await threadsOf(options.threads);
-  const { ModelFile, WasmEngine } = await startModule(threads);
+  const { WasmEngine, checkSize, sha256Of } = await startModule(threads);
   const onProgress = (progress) => send({ id, progress });
   const onUncached = (uncached) => send({ id, uncached });
   const what = { source, cache, headers, sha256 };
-  const { file, slot } = await readModel(what, (size) => new ModelFile(size), onProgress, onUncached);
+  const { reader, slot } = await readModel(what, { checkSize, sha256Of }, onProgress, onUncached);
   const known = options.learn ? await slot?.calibration() : null;
-  engine = WasmEngine.load(file, JSON.stringify({ ...options, threads }), known ?? undefined, (phase, done, total) => {
+  engine = WasmEngine.load(reader, JSON.stringify({ ...options, threads }), known ?? undefined, (phase, done, total) => {
     onProgress({ phase, done, total });
   });
+  // Learning reads some weights again.
+  if (!options.learn) reader.close();
   // What the model read need not be read again.
   if (options.learn && slot && !known) {
     await slot.keepCalibration(engine.calibration()).catch((error) => onUncached(reasonOf(error)));

@@ -1,8 +1,8 @@
 //! The engine of a page: a model, and the requests that it answers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use ruvllm_api::error::{ApiError, Shape};
 use ruvllm_api::fields::ValidBody;
 use ruvllm_api::form::{AnswerForm, for_stops_of};
@@ -18,7 +18,7 @@ use ruvllm_engine::{
     Engine, EngineError, GenerateRequest, SamplingParams, SchedulerOptions, Service, ServiceOptions, ServiceSteps,
     seed_of_clock,
 };
-use ruvllm_gguf::GgufFile;
+use ruvllm_gguf::{ByteSource, GgufFile};
 use serde_json::{Value, json};
 use web_time::{Duration, Instant};
 
@@ -27,15 +27,12 @@ use crate::body;
 use crate::capabilities::capabilities;
 use crate::embed::Embedding;
 use crate::learn::{Learned, Telling};
-use crate::options::{WebOptions, WebProgress};
+use crate::options::{STEP_TOKENS, WebOptions, WebProgress};
 
 /// Requests that wait beside those that run, at most.
 const QUEUE_MAX: usize = 64;
 
-/// Tokens of a step, at most: one thread takes a while for them, and hears nothing meanwhile.
-const STEP_TOKENS: usize = 64;
-
-/// Bytes of a file that is taken, at most: it lies in a memory of 4 GiB, beside the weights that are made of it and what they compute.
+/// Bytes of a file that is taken, at most: the weights that are made of it lie in a memory of 4 GiB, beside what they compute.
 pub const FILE_BYTES_MAX: usize = 2 << 30;
 
 /// A loaded model that answers requests, several at once, in steps that its caller takes.
@@ -56,26 +53,25 @@ enum Call {
 }
 
 impl WebEngine {
-    /// Loads a GGUF file. `options` are JSON, as [`WebOptions`]; `calibration` is what [`WebEngine::calibration`] gave for this model before,
+    /// Loads a GGUF file, whose tensors are read one by one. `options` are JSON, as [`WebOptions`]; `calibration` is what [`WebEngine::calibration`] gave for this model before,
     /// where it learns.
     ///
     /// # Errors
-    /// An option cannot be; the file is too large, damaged or not supported; there is not so much memory.
+    /// An option cannot be; the file is too large, damaged, not supported or cannot be read; there is not so much memory.
     pub fn load(
-        bytes: Vec<u8>,
+        source: Arc<dyn ByteSource>,
         options: &str,
         calibration: Option<&[u8]>,
         progress: &mut dyn FnMut(WebProgress),
     ) -> Result<WebEngine, ApiError> {
         let options = WebOptions::read(options)?;
-        check_size(bytes.len() as u64)?;
-        let bytes = Bytes::from(bytes);
-        let n_ctx_train = n_ctx_of(&bytes).map_err(ApiError::from)?;
+        check_size(source.n_bytes())?;
+        let n_ctx_train = n_ctx_of(Arc::clone(&source)).map_err(ApiError::from)?;
         let name = options.name.as_deref().unwrap_or("model");
         let mut tell = |ruvllm_engine::LoadProgress { done_bytes, total_bytes }| {
             progress(WebProgress { phase: "load", done: done_bytes, total: total_bytes });
         };
-        let mut engine = Engine::load_bytes(name, bytes, &options.of_engine(n_ctx_train), &mut tell)?;
+        let mut engine = Engine::load_source(name, source, &options.of_engine(n_ctx_train), &mut tell)?;
         if let Some(template) = &options.chat_template {
             engine.set_chat_template(template)?;
         }
@@ -379,8 +375,8 @@ pub(crate) fn error_json(error: &ApiError) -> Value {
 }
 
 /// Returns the context that a model was trained with, as its file says.
-fn n_ctx_of(bytes: &Bytes) -> Result<Option<usize>, EngineError> {
-    let file = GgufFile::from_bytes(bytes.clone())?;
+fn n_ctx_of(source: Arc<dyn ByteSource>) -> Result<Option<usize>, EngineError> {
+    let file = GgufFile::from_source(source)?;
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
     let n_ctx = file.metadata().u64(&format!("{arch}.context_length"))?;
     Ok(n_ctx.and_then(|n_ctx| usize::try_from(n_ctx).ok()))

@@ -1,6 +1,6 @@
 //! RuvLLM where the system starts no threads and has no files: in a browser's worker, and in Node.
 //!
-//! [`WebEngine`] has a model from bytes and answers requests whose bodies are those of `ruvllm serve`, checked against the same
+//! [`WebEngine`] has a model whose file is read piece by piece, so that it never lies in the module's memory as a whole, and answers requests whose bodies are those of `ruvllm serve`, checked against the same
 //! tables. Nothing is computed but in [`WebEngine::step`], so that whoever drives it hears what its page says in between: a
 //! request that is cancelled is over with the next step.
 //!
@@ -10,12 +10,14 @@
 //! On `wasm32-unknown-unknown` the module `bindings` gives it to JavaScript; the classes that people use are in `js/`.
 //!
 //! ```
+//! use std::sync::Arc;
+//! use bytes::Bytes;
 //! use ruvllm_wasm::WebEngine;
 //!
 //! // Any GGUF file; here a tiny one of the test data.
 //! let bytes = std::fs::read(ruvllm_testkit::Golden::load("llama-a").model("f32"))?;
 //! let options = r#"{ "name": "tiny", "ctx": 128 }"#;
-//! let mut engine = WebEngine::load(bytes, options, None, &mut |_| {}).map_err(|error| error.message)?;
+//! let mut engine = WebEngine::load(Arc::new(Bytes::from(bytes)), options, None, &mut |_| {}).map_err(|error| error.message)?;
 //! let id = engine.complete(r#"{ "prompt": "Name three rivers.", "max_tokens": 4 }"#).map_err(|error| error.message)?;
 //! while engine.step() {}
 //! let answer = engine.take(id).expect("it was started");

@@ -4,6 +4,8 @@ use ruvllm_api::error::ApiError;
 use ruvllm_engine::LoadOptions as EngineOptions;
 use serde::Deserialize;
 
+/// Tokens of a step, at most: one thread takes a while for them, and hears nothing meanwhile.
+pub(crate) const STEP_TOKENS: usize = 64;
 /// The longest name of a model.
 const NAME_BYTES_MAX: usize = 256;
 /// Sequences that may be open at once, at most.
@@ -79,6 +81,9 @@ impl WebOptions {
             n_threads: self.threads.unwrap_or(1),
             n_ctx,
             n_seq_max: self.parallel.unwrap_or(PARALLEL_DEFAULT),
+            n_rows_max: STEP_TOKENS,
+            // It takes a fifth of the file for a few tokens a second.
+            head_shortlist: false,
             ..EngineOptions::default()
         }
     }

@@ -1,19 +1,19 @@
 //! A range of addresses whose large pages come and go one by one.
 
-#[cfg(not(target_family = "wasm"))]
-use super::AlignedVec;
+#[cfg(not(any(unix, windows)))]
+use super::grown::Grown;
 use super::pages::PAGE_BYTES;
-#[cfg(target_family = "wasm")]
-use super::wasm::Grown;
+#[cfg(any(unix, windows))]
 use memmap2::{MmapMut, MmapOptions};
 use std::ops::{Deref, DerefMut, Range};
+#[cfg(any(unix, windows))]
 use std::ptr::NonNull;
 
 /// Zeroed bytes in large pages that become memory when they are first touched and can be given back.
 ///
 /// Reserving costs addresses only, so several ranges may together be far larger than what is ever used of them. Where
-/// the system has no maps, the range is ordinary memory and giving pages back does nothing; on WebAssembly it is memory that the
-/// module grows by, of which the host makes real what is touched.
+/// the system has no maps (WebAssembly), reserving promises only: bytes are there once the range has grown to them
+/// ([`PageRange::grow_to`]), and giving pages back does nothing.
 ///
 /// ```
 /// use ruvllm_cpu::arena::PageRange;
@@ -31,21 +31,18 @@ const SMALL_PAGE_BYTES: usize = 4096;
 
 enum Memory {
     /// The map, and its first large page.
+    #[cfg(any(unix, windows))]
     Map {
-        #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "WebAssembly has no maps"))]
+        #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "it is held, and not given back in parts"))]
         map: MmapMut,
         start: NonNull<u8>,
     },
-    Heap(Heap),
+    /// What is there of the range, where there are no maps.
+    #[cfg(not(any(unix, windows)))]
+    Grown(Grown),
 }
 
-/// Memory of a range where there are no maps.
-#[cfg(not(target_family = "wasm"))]
-type Heap = AlignedVec<u8>;
-#[cfg(target_family = "wasm")]
-type Heap = Grown;
-
-// SAFETY: the map is owned, and its bytes may be read and written on any thread.
+// SAFETY: the memory is owned, and its bytes may be read and written on any thread.
 unsafe impl Send for PageRange {}
 // SAFETY: as above; shared access only reads.
 unsafe impl Sync for PageRange {}
@@ -57,9 +54,16 @@ impl PageRange {
     /// Reserves `n_bytes` zeros, rounded up to whole pages; `None` if the system has not so many addresses.
     pub fn reserve(n_bytes: usize) -> Option<PageRange> {
         let len = n_bytes.checked_next_multiple_of(PAGE_BYTES).filter(|&len| isize::try_from(len).is_ok())?;
-        if cfg!(not(any(unix, windows))) {
-            return Some(PageRange { memory: Memory::Heap(heap(len)?), len });
-        }
+        PageRange::take(len)
+    }
+
+    #[cfg(not(any(unix, windows)))]
+    fn take(len: usize) -> Option<PageRange> {
+        Some(PageRange { memory: Memory::Grown(Grown::default()), len })
+    }
+
+    #[cfg(any(unix, windows))]
+    fn take(len: usize) -> Option<PageRange> {
         // A map begins at any small page: room to begin at a large one.
         let mapped = len.checked_add(PAGE_BYTES)?;
         let mut map = MmapOptions::new().len(mapped).no_reserve_swap().map_anon().ok()?;
@@ -70,6 +74,27 @@ impl PageRange {
         // SAFETY: the map is `PAGE_BYTES` longer than `len`, and `align_offset` is less.
         let start = unsafe { base.add(base.align_offset(PAGE_BYTES)) };
         Some(PageRange { memory: Memory::Map { map, start }, len })
+    }
+
+    /// Makes the first `n_bytes` of the range usable, which they are anyway where the system has maps. What they held stays, perhaps
+    /// at another address. Returns false if there is not so much memory.
+    ///
+    /// # Panics
+    /// If the range is shorter.
+    pub fn grow_to(&mut self, n_bytes: usize) -> bool {
+        assert!(n_bytes <= self.len, "{n_bytes} of {} bytes", self.len);
+        match &mut self.memory {
+            #[cfg(any(unix, windows))]
+            Memory::Map { .. } => true,
+            #[cfg(not(any(unix, windows)))]
+            Memory::Grown(bytes) if n_bytes <= bytes.len() => true,
+            #[cfg(not(any(unix, windows)))]
+            Memory::Grown(bytes) => {
+                // Some more, so that large ranges seldom move.
+                let n_more = (bytes.len() + bytes.len() / 8).max(n_bytes).next_multiple_of(PAGE_BYTES).min(self.len);
+                bytes.grow_to(n_more)
+            }
+        }
     }
 
     /// Gives pages back to the system (Linux: at once); their bytes are then unspecified until they are written.
@@ -83,7 +108,8 @@ impl PageRange {
             self.len
         );
         #[cfg(target_os = "linux")]
-        if let Memory::Map { map, start } = &self.memory {
+        {
+            let Memory::Map { map, start } = &self.memory;
             let offset = start.as_ptr() as usize - map.as_ptr() as usize + pages.start * PAGE_BYTES;
             // SAFETY: the pages are private memory of this map, which `&mut self` alone may look at: they read as
             // zeros afterwards, as any bytes might.
@@ -98,49 +124,39 @@ impl PageRange {
     /// # Panics
     /// If there are not so many pages.
     pub fn touch(&mut self, pages: Range<usize>) {
-        let bytes = &mut self[pages.start * PAGE_BYTES..pages.end * PAGE_BYTES];
+        assert!(pages.end * PAGE_BYTES <= self.len, "pages {pages:?} of {} bytes", self.len);
+        // Where ranges grow, pages that are not there yet are not made ahead.
+        let bytes = self.get_mut(pages.start * PAGE_BYTES..pages.end * PAGE_BYTES).unwrap_or_default();
         for small in bytes.chunks_mut(SMALL_PAGE_BYTES) {
             // Opaque, so that writing back what was read is not left out.
             small[0] = std::hint::black_box(small[0]);
         }
     }
-
-    fn start(&self) -> *const u8 {
-        match &self.memory {
-            Memory::Map { start, .. } => start.as_ptr(),
-            Memory::Heap(bytes) => bytes.as_ptr(),
-        }
-    }
-}
-
-/// Returns so many zeros of ordinary memory.
-#[cfg(not(target_family = "wasm"))]
-fn heap(len: usize) -> Option<Heap> {
-    Some(AlignedVec::new(len))
-}
-
-#[cfg(target_family = "wasm")]
-fn heap(len: usize) -> Option<Heap> {
-    Grown::take(len)
 }
 
 impl Deref for PageRange {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` leads `len` bytes of the map or buffer, zeroed at first.
-        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+        match &self.memory {
+            #[cfg(any(unix, windows))]
+            // SAFETY: `start` leads `len` bytes of the map, zeroed at first.
+            Memory::Map { start, .. } => unsafe { std::slice::from_raw_parts(start.as_ptr(), self.len) },
+            #[cfg(not(any(unix, windows)))]
+            Memory::Grown(bytes) => bytes,
+        }
     }
 }
 
 impl DerefMut for PageRange {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let start = match &mut self.memory {
-            Memory::Map { start, .. } => start.as_ptr(),
-            Memory::Heap(bytes) => bytes.as_mut_ptr(),
-        };
-        // SAFETY: as in `deref`, and `&mut self` is the only access.
-        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
+        match &mut self.memory {
+            #[cfg(any(unix, windows))]
+            // SAFETY: as in `deref`, and `&mut self` is the only access.
+            Memory::Map { start, .. } => unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.len) },
+            #[cfg(not(any(unix, windows)))]
+            Memory::Grown(bytes) => bytes,
+        }
     }
 }
 

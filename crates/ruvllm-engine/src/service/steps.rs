@@ -9,12 +9,13 @@ use crate::{Engine, EngineError, Scheduler};
 /// The owner of an engine that its caller drives, step by step.
 ///
 /// ```
-/// use std::sync::mpsc;
+/// use std::sync::{Arc, mpsc};
+/// use bytes::Bytes;
 /// use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, Service, ServiceEvent, ServiceOptions};
 ///
 /// // Any GGUF file; here a tiny one of the test data.
 /// let bytes = std::fs::read(ruvllm_testkit::Golden::load("llama-a").model("f32"))?;
-/// let engine = Engine::load_bytes("llama-a", bytes.into(), &LoadOptions::default(), &mut |_| {})?;
+/// let engine = Engine::load_source("llama-a", Arc::new(Bytes::from(bytes)), &LoadOptions::default(), &mut |_| {})?;
 /// let (service, mut steps) = Service::stepped(engine, ServiceOptions::default())?;
 ///
 /// let (sender, receiver) = mpsc::channel();

@@ -9,4 +9,5 @@ mod messages;
 mod mutated;
 mod release;
 mod round_trip;
+mod source;
 mod split;

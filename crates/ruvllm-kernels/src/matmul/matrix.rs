@@ -1,7 +1,8 @@
 //! A weight matrix, in the layout that its kernels read.
 
 use super::acts::{ActFormat, Acts};
-use super::pack::Repacker;
+use super::format::{BLOCK, PANEL_ROWS};
+use super::pack::{Repacker, Room, Rows};
 use super::stream::Stream;
 use super::{MatmulKernels, float, int};
 use crate::block::GgmlType;
@@ -9,6 +10,7 @@ use crate::dequant::{self, DequantKernels};
 use bytes::Bytes;
 use ruvllm_cpu::ThreadPool;
 use ruvllm_cpu::arena::{ALIGN, LargePages};
+use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
 
@@ -48,32 +50,60 @@ impl Matrix {
         n_cols: usize,
         bytes: Bytes,
     ) -> Matrix {
-        let packing = &mut Packing { table, threads, pages: &mut LargePages::default(), sink: None, done: &mut |_| {} };
-        Matrix::pack(packing, ty, n_rows, n_cols, bytes)
+        let n_bytes = bytes.len();
+        let size = ty.row_bytes(n_cols).and_then(|row| row.checked_mul(n_rows));
+        assert_eq!(size, Some(n_bytes), "matrix: {n_rows} x {n_cols} of {ty} in {n_bytes} bytes");
+        let packing =
+            &mut Packing { table, threads, pages: &mut LargePages::default(), sink: None, part_bytes: n_bytes };
+        let Ok(matrix) =
+            Matrix::pack(packing, ty, n_rows, n_cols, &mut |range| Ok::<_, Infallible>(bytes.slice(range)));
+        matrix
     }
 
-    /// Makes a matrix of `bytes`, rows of whole blocks as the file has them.
+    /// Makes a matrix of rows of whole blocks as the file has them. `read` returns a range of their bytes.
     ///
-    /// Types of the integer path are repacked by all threads, and `bytes` is let go; other types keep it.
+    /// Types of the integer path are read part by part, in order, and repacked by all threads; each part is let go before the next
+    /// is read. Other types are read at once and kept.
+    ///
+    /// # Errors
+    /// Those of `read`.
     ///
     /// # Panics
-    /// If the type is not supported, a row is not whole blocks, or `bytes` has another size.
-    pub fn pack(packing: &mut Packing<'_>, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Matrix {
+    /// If the type is not supported, a row is not whole blocks, or `read` returns another number of bytes.
+    pub fn pack<E>(
+        packing: &mut Packing<'_>,
+        ty: GgmlType,
+        n_rows: usize,
+        n_cols: usize,
+        read: &mut dyn FnMut(Range<usize>) -> Result<Bytes, E>,
+    ) -> Result<Matrix, E> {
         assert!(Matrix::supports(ty), "matrix: {ty} cannot be multiplied with");
         assert!(n_cols > 0, "matrix: rows of no values");
-        let size = ty.row_bytes(n_cols).and_then(|row| row.checked_mul(n_rows));
-        assert_eq!(size, Some(bytes.len()), "matrix: {n_rows} x {n_cols} of {ty} in {} bytes", bytes.len());
+        let row_bytes = ty.row_bytes(n_cols).unwrap_or_else(|| panic!("matrix: {n_cols} values of {ty} in a row"));
+        let n_bytes = n_rows.checked_mul(row_bytes).expect("a matrix fits the memory");
+        let mut read = |range: Range<usize>| {
+            let (bytes, n) = (read(range.clone())?, range.len());
+            assert_eq!(bytes.len(), n, "matrix: {n_rows} x {n_cols} of {ty}: {n} bytes were asked for");
+            Ok(bytes)
+        };
         let weights = match Repacker::of(ty) {
             Some(repacker) => {
-                let panels = (repacker.pack)(packing, n_rows, n_cols, &bytes);
-                Weights::Panels(int::Panels::new(packing.table, ty, n_rows, n_cols, panels))
+                let mut room = Room::take(packing, repacker.bytes(n_rows, n_cols));
+                let panel = PANEL_ROWS * row_bytes;
+                let n_part = (packing.part_bytes / panel).max(1);
+                for (i, start) in (0..n_bytes).step_by(n_part * panel).enumerate() {
+                    let bytes = &read(start..n_bytes.min(start + n_part * panel))?;
+                    let rows = Rows { bytes, row_bytes, n_blocks: n_cols / BLOCK };
+                    (repacker.pack)(packing, &mut room, i * n_part, rows);
+                }
+                Weights::Panels(int::Panels::new(packing.table, ty, n_rows, n_cols, room.into_bytes()))
             }
             None => {
-                let table = packing.table;
+                let (table, bytes) = (packing.table, read(0..n_bytes)?);
                 Weights::Blocks { bytes, dequant: dequant::pick(table.isa()), kernel: table.ops.float }
             }
         };
-        Matrix { ty, n_rows, n_cols, weights }
+        Ok(Matrix { ty, n_rows, n_cols, weights })
     }
 
     /// Returns how many bytes [`Matrix::pack`] makes of a matrix; `None` for types that stay as they are, and where a row is
@@ -140,6 +170,26 @@ impl Matrix {
         }
     }
 
+    /// Writes the values of a row to `out`, `[n_cols]`: the bits that `dequant` makes of the row as the file has it.
+    ///
+    /// # Panics
+    /// If there is no such row, or `out` has another length.
+    pub fn row(&self, dequant: &DequantKernels, row: usize, out: &mut [f32]) {
+        assert!(row < self.n_rows && out.len() == self.n_cols, "matrix: row {row} of {}", self.n_rows);
+        let bytes = self.bytes();
+        match Repacker::of(self.ty) {
+            Some(repacker) => {
+                let panel_bytes = (repacker.panel_bytes)(self.n_cols / BLOCK);
+                let panel = &bytes[row / PANEL_ROWS * panel_bytes..][..panel_bytes];
+                (repacker.unpack)(panel, row % PANEL_ROWS, out);
+            }
+            None => {
+                let row_bytes = bytes.len() / self.n_rows;
+                dequant.dequantize(self.ty, &bytes[row * row_bytes..][..row_bytes], out);
+            }
+        }
+    }
+
     /// Returns what the integer path reads.
     pub(super) fn panels(&self) -> Option<&int::Panels> {
         match &self.weights {
@@ -203,15 +253,16 @@ pub struct Packing<'a> {
     pub pages: &'a mut LargePages,
     /// Where they go instead, as far as there is room.
     pub sink: Option<&'a dyn PanelSink>,
-    /// Told which of the given bytes were repacked and are not read again, some 16 MiB at a time.
-    pub done: &'a mut dyn FnMut(Range<usize>),
+    /// Bytes of rows that are read and repacked at once, about: threads wait for each other between them.
+    pub part_bytes: usize,
 }
 
 impl fmt::Debug for Packing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Packing { table, threads, pages, sink, .. } = self;
+        let Packing { table, threads, pages, sink, part_bytes } = self;
         let mut f = f.debug_struct("Packing");
-        f.field("table", table).field("threads", threads).field("pages", pages).field("sink", &sink.is_some()).finish()
+        f.field("table", table).field("threads", threads).field("pages", pages);
+        f.field("sink", &sink.is_some()).field("part_bytes", part_bytes).finish()
     }
 }
 

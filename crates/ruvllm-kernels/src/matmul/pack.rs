@@ -2,25 +2,25 @@
 
 use super::format::{
     BLOCK, Format, Iq4Nl, Iq4Xs, Mxfp4, PANEL_ROWS, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes,
-    panel_rows,
 };
-use super::matrix::Packing;
+use super::int::scalar;
+use super::matrix::{Packing, PanelSink};
 use super::{INT_TYPES, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use ruvllm_cpu::SharedSlice;
+use ruvllm_cpu::arena::AlignedVec;
 use ruvllm_cpu::prefetch::{CacheLevel, LINE_BYTES};
 use std::ops::Range;
-
-/// Bytes of rows after which the packing's owner hears that they are done.
-const DONE_BYTES: usize = 16 << 20;
 
 /// How matrices of one type are repacked.
 pub(super) struct Repacker {
     /// Returns the bytes of a panel with so many blocks of 32.
     pub(super) panel_bytes: fn(usize) -> usize,
     /// [`pack`].
-    pub(super) pack: fn(&mut Packing<'_>, usize, usize, &[u8]) -> Bytes,
+    pub(super) pack: fn(&Packing<'_>, &mut Room<'_>, usize, Rows<'_>),
+    /// [`unpack`].
+    pub(super) unpack: fn(&[u8], usize, &mut [f32]),
 }
 
 /// In the order of [`INT_TYPES`].
@@ -42,7 +42,7 @@ pub(super) static REPACKERS: [Repacker; INT_TYPES.len()] = [
 
 impl Repacker {
     const fn new<F: Format>() -> Repacker {
-        Repacker { panel_bytes: panel_bytes::<F>, pack: pack::<F> }
+        Repacker { panel_bytes: panel_bytes::<F>, pack: pack::<F>, unpack: unpack::<F> }
     }
 
     /// Returns the repacker of a type, if it is one of the integer path.
@@ -59,79 +59,93 @@ impl Repacker {
 /// About so many bytes of panels are made at once.
 const CLAIM_BYTES: usize = 256 * 1024;
 
-/// Repacks a matrix, in parallel over its panels. Rows past the last are zeros.
-///
-/// # Panics
-/// If `bytes` is not `n_rows` rows of `n_cols / block_len` blocks.
-pub(super) fn pack<F: Format>(packing: &mut Packing<'_>, n_rows: usize, n_cols: usize, bytes: &[u8]) -> Bytes {
-    let source = Source::new::<F>(bytes, n_rows, n_cols);
-    let (n_panels, panel_bytes) = (n_rows.div_ceil(PANEL_ROWS), source.panel_bytes);
-    let n_bytes = n_panels * panel_bytes;
-    let grain = (CLAIM_BYTES / panel_bytes.max(1)).clamp(1, n_panels.div_ceil(packing.threads.n_threads()).max(1));
-    if let Some((sink, start)) = packing.sink.and_then(|sink| Some((sink, sink.room(n_bytes)?))) {
-        source.in_parts(packing, grain, &|panels| {
+/// Where the panels of a matrix go.
+pub(super) enum Room<'a> {
+    Pages(AlignedVec<u8>),
+    /// The sink, and where the room in it lies.
+    Sink(&'a dyn PanelSink, Range<usize>),
+}
+
+impl<'a> Room<'a> {
+    /// Takes room for `n_bytes` of panels.
+    pub(super) fn take(packing: &mut Packing<'a>, n_bytes: usize) -> Room<'a> {
+        match packing.sink.and_then(|sink| Some((sink, sink.room(n_bytes)?))) {
+            Some((sink, start)) => Room::Sink(sink, start..start + n_bytes),
+            None => Room::Pages(packing.pages.take_with(packing.threads, n_bytes)),
+        }
+    }
+
+    /// Returns the panels once all are there.
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self {
+            Room::Pages(made) => Bytes::from_owner(made),
+            Room::Sink(sink, room) => sink.panels(room),
+        }
+    }
+}
+
+/// Rows of a matrix as the file has them.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) row_bytes: usize,
+    /// Blocks of 32 in a row.
+    pub(super) n_blocks: usize,
+}
+
+/// Repacks rows into the panels from `first` on, in parallel. Those of the last panel that are missing are zeros.
+pub(super) fn pack<F: Format>(packing: &Packing<'_>, room: &mut Room<'_>, first: usize, rows: Rows<'_>) {
+    let n_panels = (rows.bytes.len() / rows.row_bytes).div_ceil(PANEL_ROWS);
+    let (threads, panel_bytes) = (packing.threads, panel_bytes::<F>(rows.n_blocks));
+    let grain = (CLAIM_BYTES / panel_bytes.max(1)).clamp(1, n_panels.div_ceil(threads.n_threads()).max(1));
+    match room {
+        Room::Sink(sink, room) => threads.for_each(n_panels, grain, &|panels, _| {
             let mut made = vec![0; grain * panel_bytes];
-            for first in panels.clone().step_by(grain) {
-                let panels = first..panels.end.min(first + grain);
+            for start in panels.clone().step_by(grain) {
+                let panels = start..panels.end.min(start + grain);
                 let made = &mut made[..panels.len() * panel_bytes];
                 made.fill(0);
-                panels.zip(made.chunks_exact_mut(panel_bytes)).for_each(|(panel, to)| source.pack::<F>(panel, to));
-                sink.put(start + first * panel_bytes, made);
+                panels.zip(made.chunks_exact_mut(panel_bytes)).for_each(|(panel, to)| rows.pack::<F>(panel, to));
+                sink.put(room.start + (first + start) * panel_bytes, made);
             }
-        });
-        return sink.panels(start..start + n_bytes);
-    }
-    let mut made = packing.pages.take_with(packing.threads, n_bytes);
-    let shared = SharedSlice::new(&mut made);
-    source.in_parts(packing, grain, &|panels| {
-        for panel in panels {
-            // SAFETY: every panel comes once, and panels do not overlap.
-            source.pack::<F>(panel, unsafe { shared.slice(panel * panel_bytes..(panel + 1) * panel_bytes) });
-        }
-    });
-    Bytes::from_owner(made)
-}
-
-/// A matrix as the file has it.
-struct Source<'a> {
-    bytes: &'a [u8],
-    row_bytes: usize,
-    n_rows: usize,
-    n_blocks: usize,
-    panel_bytes: usize,
-}
-
-impl<'a> Source<'a> {
-    fn new<F: Format>(bytes: &'a [u8], n_rows: usize, n_cols: usize) -> Source<'a> {
-        let row_bytes = F::TY.row_bytes(n_cols).expect("the caller checked that rows are whole blocks");
-        assert_eq!(bytes.len(), n_rows * row_bytes, "{}: a matrix of {n_rows} x {n_cols} has another size", F::TY);
-        let n_blocks = n_cols / BLOCK;
-        Source { bytes, row_bytes, n_rows, n_blocks, panel_bytes: panel_bytes::<F>(n_blocks) }
-    }
-
-    /// Runs `f` on all panels, each once, shared out in multiples of `grain`, and tells the packing's owner of what is done.
-    fn in_parts(&self, packing: &mut Packing<'_>, grain: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
-        let n_panels = self.n_rows.div_ceil(PANEL_ROWS);
-        let n_part = (DONE_BYTES / (PANEL_ROWS * self.row_bytes).max(1)).max(1);
-        for first in (0..n_panels).step_by(n_part) {
-            let n = n_part.min(n_panels - first);
-            let rows = first * PANEL_ROWS..self.n_rows.min((first + n) * PANEL_ROWS);
-            packing.threads.for_each(n, grain, &|panels, _| f(first + panels.start..first + panels.end));
-            (packing.done)(rows.start * self.row_bytes..rows.end * self.row_bytes);
+        }),
+        Room::Pages(made) => {
+            let shared = SharedSlice::new(&mut made[first * panel_bytes..][..n_panels * panel_bytes]);
+            threads.for_each(n_panels, grain, &|panels, _| {
+                for panel in panels {
+                    // SAFETY: every panel comes once, and panels do not overlap.
+                    rows.pack::<F>(panel, unsafe { shared.slice(panel * panel_bytes..(panel + 1) * panel_bytes) });
+                }
+            });
         }
     }
+}
 
+impl<'a> Rows<'a> {
     /// Repacks the rows of a panel into zeros.
-    fn pack<F: Format>(&self, panel: usize, to: &mut [u8]) {
+    fn pack<F: Format>(self, panel: usize, to: &mut [u8]) {
         // Sixteen rows beside each other are too many streams for a core to read ahead by itself.
-        self.rows(panel + 1).iter().step_by(LINE_BYTES).for_each(|line| CacheLevel::L2.prefetch(line));
-        pack_panel::<F>(self.rows(panel), self.row_bytes, self.n_blocks, to);
+        self.of_panel(panel + 1).iter().step_by(LINE_BYTES).for_each(|line| CacheLevel::L2.prefetch(line));
+        pack_panel::<F>(self.of_panel(panel), self.row_bytes, self.n_blocks, to);
     }
 
     /// Returns the rows of a panel; behind the last none.
-    fn rows(&self, panel: usize) -> &'a [u8] {
-        let rows = panel_rows(panel.min(self.n_rows.div_ceil(PANEL_ROWS)), self.n_rows);
-        &self.bytes[rows.start.min(rows.end) * self.row_bytes..rows.end * self.row_bytes]
+    fn of_panel(self, panel: usize) -> &'a [u8] {
+        let panel_bytes = PANEL_ROWS * self.row_bytes;
+        let start = (panel * panel_bytes).min(self.bytes.len());
+        &self.bytes[start..(start + panel_bytes).min(self.bytes.len())]
+    }
+}
+
+/// Writes the values of lane `row` of a panel: the bits that [`dequantize`](crate::dequant::dequantize) makes of the row's blocks.
+pub(super) fn unpack<F: Format>(panel: &[u8], row: usize, out: &mut [f32]) {
+    for (b, out) in out.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        let weights = scalar::lane::<F>(&panel[F::quants_at(b)..], row);
+        let (scale, min) = scalar::scales::<F>(panel, b, row);
+        for (i, (x, weight)) in out.iter_mut().zip(weights).enumerate() {
+            let product = scale[2 * i / BLOCK] * weight as f32;
+            *x = if F::MIN { product + min[2 * i / BLOCK] } else { product };
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use integers::{check_tables, step};
 use invariance::check_invariance;
 use proptest::prelude::*;
 use ruvllm_cpu::arena::{AlignedVec, LargePages};
+use std::convert::Infallible;
 use std::ops::Range;
 
 /// A small generator: tests need bytes, not statistics (SplitMix64).
@@ -154,15 +155,26 @@ fn whole<F: Format>(k: usize) -> usize {
 }
 
 fn packed<F: Format>(threads: &ThreadPool, n_rows: usize, k: usize, bytes: &[u8]) -> Bytes {
-    let (pages, mut n_done) = (&mut LargePages::default(), 0);
-    let mut done = |part: Range<usize>| {
-        assert_eq!(part.start, n_done, "bytes are done in order");
-        n_done = part.end;
+    packed_to::<F>(&mut packing_of(threads, &mut LargePages::default(), None), n_rows, k, bytes)
+}
+
+/// Packs in parts, and checks that each comes once and in order.
+fn packed_to<F: Format>(packing: &mut Packing<'_>, n_rows: usize, k: usize, bytes: &[u8]) -> Bytes {
+    let (mut n_read, n_panel) = (0, PANEL_ROWS * bytes.len() / n_rows);
+    let n_max = packing.part_bytes.max(n_panel);
+    let mut read = |part: Range<usize>| {
+        assert!(part.start == n_read && part.len() <= n_max, "{part:?} behind {n_read}");
+        n_read = part.end;
+        Ok::<_, Infallible>(Bytes::copy_from_slice(&bytes[part]))
     };
-    let packing = &mut Packing { table: pick(Isa::Scalar), threads, pages, sink: None, done: &mut done };
-    let packed = pack::pack::<F>(packing, n_rows, k, bytes);
-    assert_eq!(n_done, bytes.len(), "all bytes are done");
-    packed
+    let Ok(matrix) = Matrix::pack(packing, F::TY, n_rows, k, &mut read);
+    assert_eq!(n_read, bytes.len(), "all bytes are read");
+    matrix.bytes().clone()
+}
+
+/// Returns inputs of packing in parts of a few panels.
+fn packing_of<'a>(threads: &'a ThreadPool, pages: &'a mut LargePages, sink: Option<&'a dyn PanelSink>) -> Packing<'a> {
+    Packing { table: pick(Isa::Scalar), threads, pages, sink, part_bytes: 30_000 }
 }
 
 #[test]

@@ -34,7 +34,22 @@ impl Store {
 
     pub(super) fn units(&self, layer: usize) -> KvUnits<'_> {
         let (k_at, v_at) = self.parts[layer];
-        KvUnits { bytes: &self.range[..self.n_bytes], stride: self.stride, k_at, v_at }
+        KvUnits { bytes: self.bytes(), stride: self.stride, k_at, v_at }
+    }
+
+    /// Returns the bytes of all units, as far as they are there.
+    fn bytes(&self) -> &[u8] {
+        &self.range[..self.n_bytes.min(self.range.len())]
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        let n_bytes = self.n_bytes.min(self.range.len());
+        &mut self.range[..n_bytes]
+    }
+
+    /// Has the units up to this one be there; returns false if there is not so much memory.
+    pub(super) fn grow_to(&mut self, unit: usize) -> bool {
+        self.range.grow_to((unit + 1) * self.stride)
     }
 
     pub(super) fn unit(&self, unit: usize) -> &[u8] {

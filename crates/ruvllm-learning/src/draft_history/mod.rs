@@ -249,7 +249,7 @@ impl DraftHistoryFile {
 /// Returns the hash of a model and of its vocabulary.
 fn model_of(engine: &Engine) -> Result<blake3::Hash, EngineError> {
     let mut hasher = blake3::Hasher::new_derive_key("ruvllm draft texts 1: model and vocabulary");
-    hasher.update(&engine.identity());
+    hasher.update(&engine.identity()?);
     let tokenizer = engine.tokenizer()?;
     for text in (0..tokenizer.vocab_len() as u32).filter_map(|id| tokenizer.token_text(id)) {
         hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());

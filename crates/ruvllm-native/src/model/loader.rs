@@ -19,6 +19,12 @@ use ruvllm_backend::{BackendError, BackendErrorKind};
 /// Bytes behind a tensor that the disk reads while the tensor is repacked.
 const READ_AHEAD: usize = 64 << 20;
 
+/// Bytes of a mapped tensor that are repacked before their pages are let go.
+const PART_BYTES: usize = 16 << 20;
+
+/// The same of a tensor that is read piece by piece: a copy of them lies in memory meanwhile.
+const COPIED_BYTES: usize = 1 << 20;
+
 /// The tensors of one file on their way into a model.
 pub(crate) struct Loader<'a> {
     file: &'a GgufFile,
@@ -72,6 +78,15 @@ impl<'a> Loader<'a> {
         };
         let n_bytes: usize = file.tensors().filter_map(of).fold(0, usize::saturating_add);
         n_bytes.saturating_add(n_bytes / 8)
+    }
+
+    /// Returns how many bytes all weights of a file may take: those of [`Loader::packed_bytes_max`], and what is kept as it is
+    /// and is not in memory already.
+    pub(crate) fn memory_bytes_max(file: &GgufFile) -> usize {
+        let is_kept =
+            |tensor: &&TensorInfo| !file.has_data() && Matrix::packed_bytes(tensor.ty, 1, tensor.shape[0]).is_none();
+        let kept = file.tensors().filter(is_kept).map(TensorInfo::n_bytes).fold(0, usize::saturating_add);
+        Loader::packed_bytes_max(file).saturating_add(kept)
     }
 
     /// Repacks matrices to a sink, as far as that has room.
@@ -129,9 +144,7 @@ impl<'a> Loader<'a> {
         let n_cols = tensor.shape[0];
         let row_bytes = tensor.ty.row_bytes(n_cols).ok_or_else(|| shape_error(tensor, &[n_cols]))?;
         let start = rows.start * row_bytes;
-        let range = start..rows.end * row_bytes;
-        self.tell(range.len());
-        let bytes = self.file.data(tensor).slice(range);
+        self.tell(rows.len() * row_bytes);
         let (table, threads, pages) =
             (self.compute.kernels.matmul, &self.compute.threads, &mut *self.pages.borrow_mut());
         let packed_bytes = Matrix::packed_bytes(tensor.ty, rows.len(), n_cols);
@@ -140,9 +153,18 @@ impl<'a> Loader<'a> {
         }
         self.read_ahead(tensor, start, row_bytes * rows.len());
         // What is repacked need not stay beside its copy.
-        let done = &mut |part: Range<usize>| self.file.release(tensor, start + part.start..start + part.end);
-        let packing = &mut Packing { table, threads, pages, sink: self.sink, done };
-        let matrix = Matrix::pack(packing, tensor.ty, rows.len(), n_cols, bytes);
+        let mut last = start..start;
+        let read = &mut |part: Range<usize>| {
+            self.file.release(tensor, last.clone());
+            last = start + part.start..start + part.end;
+            self.file.read(tensor, last.clone())
+        };
+        let part_bytes = if self.file.has_data() { PART_BYTES } else { COPIED_BYTES };
+        let packing = &mut Packing { table, threads, pages, sink: self.sink, part_bytes };
+        let matrix = Matrix::pack(packing, tensor.ty, rows.len(), n_cols, read)?;
+        if packed_bytes.is_some() {
+            self.file.release(tensor, last);
+        }
         if packed_bytes.is_some() && self.packed.borrow().is_none() {
             self.made.borrow_mut().push(matrix.bytes().clone());
         }
@@ -169,22 +191,32 @@ impl<'a> Loader<'a> {
         Some(left.split_to(n_bytes))
     }
 
-    /// Takes a table for row look-ups (token and position embeddings).
-    pub(crate) fn embedding(&self, rows: &TensorRows) -> Result<Embedding, BackendError> {
+    /// Takes a table for row look-ups (token and position embeddings). `tied` is a matrix of the same tensor, if there is one.
+    pub(crate) fn embedding(&self, rows: &TensorRows, tied: Option<&Matrix>) -> Result<Embedding, BackendError> {
         let (tensor, n_embd) = (weight_tensor(self.file, rows)?, rows.n_cols);
         let row_bytes = tensor.ty.row_bytes(n_embd).ok_or_else(|| shape_error(tensor, &[n_embd]))?;
         self.tell(tensor.n_bytes());
-        Ok(Embedding { ty: tensor.ty, n_rows: rows.n_rows(), n_embd, row_bytes, bytes: self.file.data(tensor) })
+        let table = match tied.filter(|_| !self.file.has_data()) {
+            Some(matrix) => Table::Tied(matrix.clone()),
+            None => Table::Blocks { ty: tensor.ty, row_bytes, bytes: self.file.read(tensor, 0..tensor.n_bytes())? },
+        };
+        Ok(Embedding { n_rows: rows.n_rows(), n_embd, table })
     }
 }
 
-/// A table of rows that stays in the file and is dequantised a row at a time.
+/// A table of rows that is dequantised a row at a time.
 pub(crate) struct Embedding {
-    ty: GgmlType,
     pub n_rows: usize,
     n_embd: usize,
-    row_bytes: usize,
-    bytes: Bytes,
+    table: Table,
+}
+
+/// Where the rows of a table lie.
+enum Table {
+    /// In the file, of whose pages only those are in memory that were read; or in a copy, if it cannot be mapped.
+    Blocks { ty: GgmlType, row_bytes: usize, bytes: Bytes },
+    /// In the head, which is the same tensor: a copy beside it would take memory.
+    Tied(Matrix),
 }
 
 impl Embedding {
@@ -195,13 +227,18 @@ impl Embedding {
     pub(crate) fn with_bytes(&self, ty: GgmlType, bytes: Bytes) -> Embedding {
         let row_bytes = ty.row_bytes(self.n_embd).expect("weights were checked to be rows of whole blocks");
         assert_eq!(bytes.len(), self.n_rows * row_bytes, "weights of another table");
-        Embedding { ty, row_bytes, bytes, ..*self }
+        Embedding { table: Table::Blocks { ty, row_bytes, bytes }, ..*self }
     }
 
     /// Writes row `idx` to `out`: `[n_embd]`. Panics if `idx` is out of range.
     pub(crate) fn row(&self, kernels: &crate::kernels::Kernels, idx: usize, out: &mut [f32]) {
         assert!(idx < self.n_rows && out.len() == self.n_embd, "embedding row {idx} of {}", self.n_rows);
-        kernels.dequant.dequantize(self.ty, &self.bytes[idx * self.row_bytes..(idx + 1) * self.row_bytes], out);
+        match &self.table {
+            Table::Blocks { ty, row_bytes, bytes } => {
+                kernels.dequant.dequantize(*ty, &bytes[idx * row_bytes..(idx + 1) * row_bytes], out);
+            }
+            Table::Tied(matrix) => matrix.row(kernels.dequant, idx, out),
+        }
     }
 }
 

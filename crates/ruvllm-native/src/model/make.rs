@@ -36,7 +36,8 @@ impl Model {
             spec.ropes.iter().map(|own| own.rope(|factors| loader.values(factors))).collect::<Result<_, _>>()?;
         let mut maker = Maker { loader, spec: &spec, kv_layers: Vec::new(), state_len: 0 };
         let layers: Vec<Layer> = spec.layers.iter().map(|layer| maker.layer(layer)).collect::<Result<_, _>>()?;
-        let (input, output, ranker) = (maker.input()?, maker.output()?, maker.ranker()?);
+        let output = maker.output()?;
+        let (input, ranker) = (maker.input(&output)?, maker.ranker()?);
         let state_len = maker.state_len;
         let kv_layout = KvLayout { layers: std::mem::take(&mut maker.kv_layers) };
         let mut model = Model { input, layers, output, ropes, kv_layout, ranker, state_len, spec };
@@ -214,13 +215,15 @@ impl Maker<'_, '_> {
         Ok(Some(HeadNorm::Each(norm.weight.chunks_exact(spec.weight.n_cols).map(one).collect())))
     }
 
-    fn input(&self) -> Result<Input, BackendError> {
-        let spec = &self.spec.input;
+    fn input(&self, output: &Output) -> Result<Input, BackendError> {
+        let (spec, head) = (&self.spec.input, &self.spec.output.head);
+        let is_tied = head.as_ref().is_some_and(|head| head.weight == spec.tokens);
+        let tied = output.head.as_ref().filter(|_| is_tied).map(Linear::matrix);
         let types = self.loader.values_if_any(spec.types.as_ref())?.unwrap_or_default();
         Ok(Input {
-            tokens: self.loader.embedding(&spec.tokens)?,
+            tokens: self.loader.embedding(&spec.tokens, tied)?,
             scale: spec.scale,
-            positions: spec.positions.as_ref().map(|rows| self.loader.embedding(rows)).transpose()?,
+            positions: spec.positions.as_ref().map(|rows| self.loader.embedding(rows, None)).transpose()?,
             types: types.chunks_exact(self.spec.n_embd).map(<[f32]>::to_vec).collect(),
             norm: self.norm(spec.norm.as_ref())?,
         })

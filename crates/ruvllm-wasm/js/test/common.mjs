@@ -48,6 +48,12 @@ export function nativeTokens() {
   return JSON.parse(output).tokens;
 }
 
+/** The most memory that the engine's module may take after a chat with SmolLM2, as a multiple of the file. */
+export const MEMORY_MAX = 1.4;
+
+/** A chat of a short question, as a page has it first. */
+export const CHAT = { messages: [{ role: 'user', content: 'Name three rivers.' }], max_tokens: 64, temperature: 0, ignore_eos: true };
+
 /** The body whose answer is compared; the ids of its tokens are told with their log-probabilities. */
 export const body = (prompt, n) => ({ prompt, max_tokens: n, temperature: 0, ignore_eos: true, logprobs: 0 });
 

@@ -1,11 +1,13 @@
 // The package in Node: golden models and SmolLM2 answer as natively, and the interface keeps what its types say.
 
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
-import { GAP_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2 } from './common.mjs';
+import {
+  CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2,
+} from './common.mjs';
 
 const url = (name) => pathToFileURL(resolve(join(folder, name))).href;
 const web = await import(url('index.js'));
@@ -33,7 +35,7 @@ async function smol() {
   const expected = nativeTokens();
   assert.equal(expected.length, N_TOKENS);
   const start = performance.now();
-  const engine = await web.load(readFileSync(smollm2), { name: 'smollm2', ctx: 1024 });
+  const engine = await web.load(pathToFileURL(smollm2), { name: 'smollm2', ctx: 1024 });
   const loaded = performance.now() - start;
   const answer = await engine.complete(body(PROMPT, N_TOKENS)).result();
   const { text } = await engine.detokenize({ tokens: expected });
@@ -48,7 +50,7 @@ async function smol() {
 
 /** Two threads over one memory write what one does. */
 async function threads() {
-  const engine = await web.load(readFileSync(smollm2), { name: 'smollm2', ctx: 1024, threads: 2 });
+  const engine = await web.load(pathToFileURL(smollm2), { name: 'smollm2', ctx: 1024, threads: 2 });
   assert.equal((await engine.capabilities()).device.threads, 2);
   const answer = await engine.complete(body(PROMPT, N_TOKENS)).result();
   const { text } = await engine.detokenize({ tokens: nativeTokens() });
@@ -57,6 +59,60 @@ async function threads() {
   const { prompt_per_second: prefill } = (await engine.complete(long).result()).timings;
   console.log(`node: SmolLM2 with two threads: ${answer.timings.predicted_per_second.toFixed(1)} tokens/s, prompts ${prefill.toFixed(0)}/s`);
   await engine.dispose();
+}
+
+/** Returns the engine's module, on this thread. */
+async function moduleHere() {
+  const module = await import(url('wasm/ruvllm_wasm.js'));
+  const { memory } = await module.default({ module_or_path: readFileSync(join(folder, 'wasm/ruvllm_wasm_bg.wasm')) });
+  return { module, memory };
+}
+
+/** The file never lies in the module's memory, which holds the weights once. Memory never shrinks: the largest is that of now. */
+async function memory() {
+  const { module, memory } = await moduleHere();
+  const { readModel } = await import(url('source.js'));
+  const { size } = statSync(smollm2);
+  const { reader } = await readModel({ source: { url: pathToFileURL(smollm2).href } }, module, () => {});
+  assert.equal(reader.size, size);
+  const before = memory.buffer.byteLength;
+  const engine = module.WasmEngine.load(reader, JSON.stringify({ name: 'smollm2' }), undefined, () => {});
+  reader.close();
+  const loaded = memory.buffer.byteLength;
+  const id = engine.start('chat', JSON.stringify(CHAT));
+  while (engine.step());
+  assert.equal(JSON.parse(engine.take(id)).result.usage.completion_tokens, CHAT.max_tokens);
+  const chatted = memory.buffer.byteLength;
+  const times = [before, loaded, chatted].map((bytes) => (bytes / size).toFixed(3));
+  console.log(`node: memory is ${times[0]} times the file at first, ${times[1]} once it is loaded, ${times[2]} after a chat (${chatted} bytes)`);
+  assert.ok(chatted <= MEMORY_MAX * size, `${chatted} bytes of memory for a file of ${size}`);
+}
+
+/** Files that fail while they are read are one error. */
+async function readers() {
+  const { module } = await moduleHere();
+  const { bytes } = goldenModels()[0];
+  const load = (reader) => () => module.WasmEngine.load(reader, '{}', undefined, () => {});
+  const reader = (ends, size = bytes.length) => ({
+    size,
+    readAt: (offset, to) => {
+      const part = bytes.subarray(offset, Math.min(offset + to.length, ends));
+      to.set(part);
+      return part.length;
+    },
+  });
+  const said = (line) => (error) => JSON.parse(error).message.includes(line);
+  assert.ok(load(reader(bytes.length))().model());
+  assert.throws(load(reader(100)), said('cut short while it was in use: it ends at byte 100'));
+  assert.throws(load(reader(bytes.length - 1000)), said(`it ends at byte ${bytes.length - 1000} of ${bytes.length}`));
+  assert.throws(load({ size: 1000, readAt: () => 1e9 }), said('1000000000 bytes were read where there is room for 1000'));
+  assert.throws(load({ size: 1000, readAt: () => NaN }), said('it ends at byte 0 of 1000'));
+  assert.throws(load({ size: 3 * 2 ** 30, readAt: () => 0 }), said("a page's memory has 4 GiB"));
+  const gone = () => {
+    throw new Error('it is gone');
+  };
+  assert.throws(load({ size: 1000, readAt: gone }), said('cannot read the file (at byte 0): it is gone'));
+  assert.throws(() => module.sha256Of(reader(10)), said('it ends at byte 10'));
 }
 
 /** What a page does with an engine. */
@@ -110,6 +166,7 @@ async function requests(engine) {
 
 async function wrong() {
   await assert.rejects(web.load('not a url'), web.UsageError);
+  await assert.rejects(web.load(url('no.gguf')), /cannot be opened: ENOENT/);
   await assert.rejects(web.load(new Uint8Array(4), { contxt: 5 }), /'contxt' is no option of load/);
   await assert.rejects(web.load(new Uint8Array(4), { threads: 65 }), web.UsageError);
   await assert.rejects(web.load(new Uint8Array(64)), web.LoadError);
@@ -160,7 +217,7 @@ async function intelligence() {
   assert.throws(() => learner.learn(at(1), 9, 1), /label 9 of 4/);
 }
 
-for (const test of [intelligence, wrong, goldens, learning, smol, threads]) {
+for (const test of [intelligence, wrong, readers, goldens, learning, memory, smol, threads]) {
   const start = performance.now();
   await test();
   console.log(`node: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);

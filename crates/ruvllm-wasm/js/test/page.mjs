@@ -4,7 +4,9 @@ import assert from 'node:assert/strict';
 import { createReadStream, statSync } from 'node:fs';
 
 import { WITHOUT_FILES, beginModel, launch, limitStorage, sendFile, serve } from './browser.mjs';
-import { GAP_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2 } from './common.mjs';
+import {
+  CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2,
+} from './common.mjs';
 
 const models = goldenModels();
 /** Requests for models: their paths and ranges. */
@@ -95,6 +97,28 @@ async function smol() {
   assert.deepEqual(found.progress, ['fetch', 'load']);
   const { loaded, decode, prefill } = found;
   console.log(`page: SmolLM2 loaded in ${loaded.toFixed(0)} ms, ${decode.toFixed(1)} tokens/s, prompts ${prefill.toFixed(0)}/s`);
+}
+
+/** The memory of the engine's module in its worker, once SmolLM2 is loaded and after a chat: with a cache and without. */
+async function memory() {
+  const { size } = statSync(smollm2);
+  for (const cache of [true, false]) {
+    await open();
+    await page.evaluate(async (cache) => {
+      globalThis.engine = await web.load('/models/smollm2.gguf', { cache });
+    }, cache);
+    const bytes = () => page.workers()[0].evaluate(async () => {
+      const { memory } = await (await import('/wasm/ruvllm_wasm.js')).default();
+      return memory.buffer.byteLength;
+    });
+    const loaded = await bytes();
+    await page.evaluate((chat) => globalThis.engine.chat(chat).result(), CHAT);
+    const chatted = await bytes();
+    const times = [loaded, chatted].map((n) => (n / size).toFixed(3));
+    console.log(`page: memory is ${times[0]} times the file once it is loaded, ${times[1]} after a chat (${chatted} bytes)`);
+    assert.ok(chatted <= MEMORY_MAX * size, `${chatted} bytes of memory for a file of ${size}`);
+    await page.evaluate(() => globalThis.engine.dispose());
+  }
 }
 
 /** Downloads are kept; one that was cut goes on; another file is fetched anew; too large ones are refused. */
@@ -247,7 +271,7 @@ async function threads() {
 
 try {
   await open();
-  for (const test of [cache, uncached, learning, goldens, smol, threads]) {
+  for (const test of [cache, uncached, learning, goldens, smol, memory, threads]) {
     const start = performance.now();
     await test();
     console.log(`page: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);

@@ -1,55 +1,85 @@
 //! The engine, for the worker.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
 use js_sys::Function;
 use ruvllm_api::error::ApiError;
+use ruvllm_engine::EngineError;
+use ruvllm_gguf::ByteSource;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use wasm_bindgen::prelude::*;
 
-use crate::engine::{FILE_BYTES_MAX, WebEngine, check_size, error_json};
+use crate::engine::{WebEngine, check_size, error_json};
 use crate::options::WebProgress;
 
-/// A file on its way into the module's memory, piece by piece.
+/// Bytes of a file that are hashed at once.
+const HASHED_BYTES: usize = 1 << 20;
+
 #[wasm_bindgen]
-pub struct ModelFile {
-    bytes: Vec<u8>,
-    n_bytes: usize,
+extern "C" {
+    /// A file outside of the module's memory, as `source.js` has it.
+    pub type Reader;
+
+    /// Returns the length of the file, in bytes.
+    #[wasm_bindgen(method, getter)]
+    fn size(this: &Reader) -> f64;
+
+    /// Reads bytes from an offset on into `to`; returns how many.
+    #[wasm_bindgen(method, catch, js_name = readAt)]
+    fn read_at(this: &Reader, offset: f64, to: &mut [u8]) -> Result<f64, JsValue>;
 }
 
-#[wasm_bindgen]
-impl ModelFile {
-    /// Makes room for a file of so many bytes.
-    ///
-    /// # Errors
-    /// It is too large, or there is not so much memory.
-    #[wasm_bindgen(constructor)]
-    pub fn new(n_bytes: f64) -> Result<ModelFile, JsValue> {
-        check_size(n_bytes as u64).map_err(thrown)?;
-        let (mut bytes, n_bytes) = (Vec::new(), n_bytes as usize);
-        if bytes.try_reserve_exact(n_bytes).is_err() {
-            let line = format!("the page has no memory for {n_bytes} bytes; load a smaller model");
-            return Err(thrown(ApiError::new(http::StatusCode::SERVICE_UNAVAILABLE, line).code("no_memory")));
-        }
-        Ok(ModelFile { bytes, n_bytes })
+thread_local! {
+    /// Readers of the files that are in use, by number: values of JavaScript stay with their thread, and an engine may not.
+    static READERS: RefCell<BTreeMap<u32, Reader>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// A file that a [`Reader`] reads, until it is dropped.
+struct ReaderSource {
+    id: u32,
+    n_bytes: u64,
+}
+
+impl ReaderSource {
+    fn new(reader: Reader) -> ReaderSource {
+        let n_bytes = reader.size() as u64;
+        let id = READERS.with_borrow_mut(|readers| {
+            let id = readers.last_key_value().map_or(0, |(last, _)| last + 1);
+            readers.insert(id, reader);
+            id
+        });
+        ReaderSource { id, n_bytes }
+    }
+}
+
+impl Drop for ReaderSource {
+    fn drop(&mut self) {
+        READERS.with_borrow_mut(|readers| readers.remove(&self.id));
+    }
+}
+
+impl ByteSource for ReaderSource {
+    fn n_bytes(&self) -> u64 {
+        self.n_bytes
     }
 
-    /// Returns the SHA-256 of the bytes that came, as hexadecimal digits.
-    pub fn sha256(&self) -> String {
-        hex::encode(Sha256::digest(&self.bytes))
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<usize> {
+        READERS.with_borrow(|readers| {
+            let reader = readers.get(&self.id).ok_or_else(|| io::Error::other("it is another thread's"))?;
+            let n = reader.read_at(offset as f64, to).map_err(|error| io::Error::other(line_of(&error)))?;
+            Ok(n as usize)
+        })
     }
+}
 
-    /// Adds the next piece.
-    ///
-    /// # Errors
-    /// There are more bytes than were said.
-    pub fn push(&mut self, piece: &[u8]) -> Result<(), JsValue> {
-        if self.bytes.len() + piece.len() > self.n_bytes {
-            let line = format!("the file has more than the {} bytes that were said; fetch it again", self.n_bytes);
-            return Err(thrown(ApiError::bad("", line)));
-        }
-        self.bytes.extend_from_slice(piece);
-        Ok(())
-    }
+/// Returns the line of an error of JavaScript.
+fn line_of(error: &JsValue) -> String {
+    let message = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
+    message.or_else(|| error.as_string()).unwrap_or_else(|| "an unknown error".to_owned())
 }
 
 /// A loaded model.
@@ -63,20 +93,17 @@ impl WasmEngine {
     /// # Errors
     /// As [`WebEngine::load`].
     pub fn load(
-        file: ModelFile,
+        file: Reader,
         options: &str,
         calibration: Option<Vec<u8>>,
         progress: &Function,
     ) -> Result<WasmEngine, JsValue> {
-        if file.bytes.len() < file.n_bytes {
-            let (n, of) = (file.bytes.len(), file.n_bytes);
-            return Err(thrown(ApiError::bad("", format!("the file ends after {n} of {of} bytes; fetch it again"))));
-        }
         let mut tell = |WebProgress { phase, done, total }| {
             // A callback that throws hears no more than one that does not.
             let _ = progress.call3(&JsValue::NULL, &phase.into(), &(done as f64).into(), &(total as f64).into());
         };
-        WebEngine::load(file.bytes, options, calibration.as_deref(), &mut tell).map(WasmEngine).map_err(thrown)
+        let source = Arc::new(ReaderSource::new(file));
+        WebEngine::load(source, options, calibration.as_deref(), &mut tell).map(WasmEngine).map_err(thrown)
     }
 
     /// Returns the name of the model in answers.
@@ -160,10 +187,28 @@ impl WasmEngine {
     }
 }
 
-/// Returns the most bytes of a file.
-#[wasm_bindgen(js_name = fileBytesMax)]
-pub fn file_bytes_max() -> f64 {
-    FILE_BYTES_MAX as f64
+/// Checks that a file of so many bytes can be loaded.
+///
+/// # Errors
+/// It is too large.
+#[wasm_bindgen(js_name = checkSize)]
+pub fn check_file_size(n_bytes: f64) -> Result<(), JsValue> {
+    check_size(n_bytes as u64).map_err(thrown)
+}
+
+/// Returns the SHA-256 of a file, as hexadecimal digits.
+///
+/// # Errors
+/// It cannot be read.
+#[wasm_bindgen(js_name = sha256Of)]
+pub fn sha256_of(file: Reader) -> Result<String, JsValue> {
+    let (source, mut hash, mut piece) = (ReaderSource::new(file), Sha256::new(), vec![0; HASHED_BYTES]);
+    for offset in (0..source.n_bytes).step_by(HASHED_BYTES) {
+        let piece = &mut piece[..HASHED_BYTES.min((source.n_bytes - offset) as usize)];
+        source.read_all_at(offset, piece).map_err(|error| thrown(ApiError::from(EngineError::from(error))))?;
+        hash.update(piece);
+    }
+    Ok(hex::encode(hash.finalize()))
 }
 
 /// Returns an error as it is thrown: a text of JSON.

@@ -6,6 +6,8 @@ use ruvllm_engine::{Engine, GenerateRequest, KvPolicy, LoadOptions, SamplingPara
 use ruvllm_kernels::Isa;
 use ruvllm_testkit::{Golden, GoldenKind, RecordedBits, compare_logits, cosine, max_abs_diff};
 
+use super::source;
+
 /// Tokens that are chosen after each golden prompt.
 const N_TOKENS: usize = 12;
 
@@ -19,7 +21,7 @@ fn open(golden: &Golden, isa: Isa) -> Engine {
         kv_bytes: Some(16 << 20),
         ..LoadOptions::default()
     };
-    let engine = Engine::load_bytes(&golden.name, bytes.into(), &options, &mut |_| {});
+    let engine = Engine::load_source(&golden.name, source(bytes), &options, &mut |_| {});
     engine.unwrap_or_else(|error| panic!("{}: {error}", golden.name))
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use ruvllm_testkit::Golden;
 use serde_json::{Value, json};
 
-use super::{finish, line, load, options};
+use super::{finish, line, load, options, source};
 use crate::WebEngine;
 
 fn ask(engine: &mut WebEngine, text: &str) -> Value {
@@ -34,7 +34,7 @@ fn a_correction_is_given_again_also_after_it_was_exported_and_imported() {
     let file = fs::read(Golden::load("llama-a").model("f32")).expect("a golden file can be read");
     let mut n_read = 0;
     let mut count = |progress: crate::WebProgress| n_read += u32::from(progress.phase == "calibrate");
-    let mut other = WebEngine::load(file, &options(true), Some(&calibration), &mut count).expect("it loads");
+    let mut other = WebEngine::load(source(file), &options(true), Some(&calibration), &mut count).expect("it loads");
     assert_eq!(n_read, 0, "nothing is read again where the calibration is known");
     let status = other.import_learned(&bytes).expect("the same model");
     assert_eq!(

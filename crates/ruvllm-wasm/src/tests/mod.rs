@@ -5,7 +5,9 @@ mod learning;
 mod requests;
 
 use std::fs;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use ruvllm_api::error::ApiError;
 use ruvllm_testkit::Golden;
 use serde_json::{Value, json};
@@ -23,7 +25,11 @@ fn options(learn: bool) -> String {
 /// Loads a golden model by options.
 fn load(name: &str, options: &str) -> WebEngine {
     let bytes = fs::read(Golden::load(name).model("f32")).expect("a golden file can be read");
-    WebEngine::load(bytes, options, None, &mut |_| {}).expect("it loads")
+    WebEngine::load(source(bytes), options, None, &mut |_| {}).expect("it loads")
+}
+
+fn source(bytes: Vec<u8>) -> Arc<Bytes> {
+    Arc::new(bytes.into())
 }
 
 /// Steps until a call is over, and returns its chunks and its end.

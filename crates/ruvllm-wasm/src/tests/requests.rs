@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{finish, line, load, options};
+use super::{finish, line, load, options, source};
 use crate::WebEngine;
 use crate::engine::check_size;
 
@@ -133,7 +133,7 @@ fn files_and_options_that_cannot_be_are_refused() {
     assert!(check_size(2 << 30).is_ok());
     let error = check_size((2 << 30) + 1).expect_err("too large");
     assert_eq!((error.code, error.status.as_u16()), (Some("file_too_large"), 413));
-    let load = |bytes: &[u8], options: &str| line(WebEngine::load(bytes.to_vec(), options, None, &mut |_| {}));
+    let load = |bytes: &[u8], options: &str| line(WebEngine::load(source(bytes.to_vec()), options, None, &mut |_| {}));
     assert!(load(b"GGUX", "{}").contains("GGUF"), "{}", load(b"GGUX", "{}"));
     let most = crate::threads_max();
     assert_eq!(load(b"", r#"{ "threads": 0 }"#), format!("0 threads; choose 1 to {most}"));

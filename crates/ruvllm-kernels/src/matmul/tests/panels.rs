@@ -27,8 +27,7 @@ fn check_sink<F: Format>() {
     for (n_threads, n_room) in [(1, expected.len()), (3, expected.len()), (2, expected.len() - 1)] {
         let sink = Room(AlignedVec::new(64 + expected.len()).into(), n_room);
         let (threads, pages) = (&ThreadPool::new(n_threads), &mut LargePages::default());
-        let packing = &mut Packing { table: pick(Isa::Scalar), threads, pages, sink: Some(&sink), done: &mut |_| {} };
-        assert_eq!(pack::pack::<F>(packing, n_rows, k, &bytes), expected);
+        assert_eq!(packed_to::<F>(&mut packing_of(threads, pages, Some(&sink)), n_rows, k, &bytes), expected);
         assert_eq!(sink.panels(64..64 + expected.len()) == expected, n_room == expected.len());
     }
 }
@@ -71,6 +70,45 @@ fn check_pack<F: Format>(n_rows: usize, k: usize) {
 fn panels_hold_the_blocks() {
     for (n_rows, k) in [(1, 32), (15, 96), (16, 256), (17, 576), (40, 512)] {
         each_format!(check_pack(n_rows, k));
+    }
+}
+
+/// A row of a matrix has the bits of the row in the file, whatever kernels dequantise that.
+fn check_row<F: Format>(fill: Fill) {
+    let (n_rows, k, threads) = (35, whole::<F>(500), ThreadPool::new(1));
+    let bytes = blocks(&mut Rng(6), F::TY, n_rows, k, fill);
+    let w = Matrix::new(pick(Isa::Scalar), &threads, F::TY, n_rows, k, bytes.clone());
+    for table in dequant::available() {
+        let [mut a, mut b] = [(); 2].map(|()| vec![f32::NAN; k]);
+        for (row, blocks) in bytes.chunks_exact(bytes.len() / n_rows).enumerate() {
+            w.row(table, row, &mut a);
+            table.dequantize(F::TY, blocks, &mut b);
+            let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+            assert!(a.iter().zip(&b).all(is_same), "{} {} row {row}: {a:?} {b:?}", F::TY, table.isa());
+        }
+    }
+}
+
+#[test]
+fn rows_of_panels_are_the_rows_of_the_file() {
+    for fill in FILLS {
+        each_format!(check_row(fill));
+    }
+    let (threads, bytes) = (ThreadPool::new(1), Bytes::from_static(&[0, 60, 0, 64, 0, 66, 0, 68]));
+    let w = Matrix::new(pick(Isa::Scalar), &threads, GgmlType::F16, 2, 2, bytes);
+    let mut row = [0.0; 2];
+    w.row(dequant::pick(Isa::Scalar), 1, &mut row);
+    assert_eq!(row, [3.0, 4.0], "other types have the rows themselves");
+}
+
+#[test]
+fn a_part_that_cannot_be_read_is_no_matrix() {
+    let (threads, bytes) = (ThreadPool::new(2), blocks(&mut Rng(8), GgmlType::Q8_0, 2000, 64, Fill::Random));
+    for ends in [0, 30_000, bytes.len() - 1] {
+        let read = &mut |part: Range<usize>| if part.end > ends { Err(part.start) } else { Ok(bytes.slice(part)) };
+        let pages = &mut LargePages::default();
+        let error = Matrix::pack(&mut packing_of(&threads, pages, None), GgmlType::Q8_0, 2000, 64, read);
+        assert!(error.is_err_and(|start| start <= ends));
     }
 }
 
@@ -118,8 +156,10 @@ fn next_shares_cover_the_panels_in_order() {
     let (table, threads, mut pages) = (pick(Isa::Scalar), ThreadPool::new(1), LargePages::default());
     let mut matrix = |n_rows| {
         let bytes = blocks(&mut Rng(3), GgmlType::Q8_0, n_rows, 64, Fill::Random);
-        let packing = &mut Packing { table, threads: &threads, pages: &mut pages, sink: None, done: &mut |_| {} };
-        Matrix::pack(packing, GgmlType::Q8_0, n_rows, 64, bytes)
+        let packing = &mut Packing { table, threads: &threads, pages: &mut pages, sink: None, part_bytes: 1 << 20 };
+        let read = &mut |range| Ok::<_, Infallible>(bytes.slice(range));
+        let Ok(matrix) = Matrix::pack(packing, GgmlType::Q8_0, n_rows, 64, read);
+        matrix
     };
     let matrices = [matrix(640), matrix(64), matrix(80)];
     let address = |w: &Matrix| w.bytes().as_ptr_range().start as usize..w.bytes().as_ptr_range().end as usize;
