@@ -1,7 +1,5 @@
 //! Memory that kernels like: 64-byte aligned, zeroed, allocated once; in large pages where all of it is read.
 
-#[cfg(any(test, not(any(unix, windows))))]
-mod grown;
 mod pages;
 mod range;
 #[cfg(target_family = "wasm")]

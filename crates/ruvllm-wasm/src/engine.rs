@@ -360,7 +360,7 @@ pub fn check_size(n_bytes: u64) -> Result<(), ApiError> {
         return Ok(());
     }
     let line = format!(
-        "the file has {n_bytes} bytes; a page's memory has 4 GiB of addresses, of which a file may take 2 GiB ({FILE_BYTES_MAX} bytes); \
+        "the file has {n_bytes} bytes; a page's memory has 4 GiB of addresses, and a file may have 2 GiB ({FILE_BYTES_MAX} bytes); \
          load a smaller one, or one of fewer bits a weight"
     );
     Err(ApiError::new(http::StatusCode::PAYLOAD_TOO_LARGE, line).code("file_too_large"))

@@ -1,8 +1,8 @@
 //! A range of addresses whose large pages come and go one by one.
 
-#[cfg(not(any(unix, windows)))]
-use super::grown::Grown;
 use super::pages::PAGE_BYTES;
+#[cfg(not(any(unix, windows)))]
+use super::wasm::Grown;
 #[cfg(any(unix, windows))]
 use memmap2::{MmapMut, MmapOptions};
 use std::ops::{Deref, DerefMut, Range};
@@ -89,11 +89,7 @@ impl PageRange {
             #[cfg(not(any(unix, windows)))]
             Memory::Grown(bytes) if n_bytes <= bytes.len() => true,
             #[cfg(not(any(unix, windows)))]
-            Memory::Grown(bytes) => {
-                // Some more, so that large ranges seldom move.
-                let n_more = (bytes.len() + bytes.len() / 8).max(n_bytes).next_multiple_of(PAGE_BYTES).min(self.len);
-                bytes.grow_to(n_more)
-            }
+            Memory::Grown(bytes) => bytes.grow_to(n_bytes.next_multiple_of(PAGE_BYTES), self.len),
         }
     }
 
@@ -182,6 +178,7 @@ mod tests {
     fn pages_come_when_touched_and_go_when_released() {
         let n_pages = 64;
         let mut range = PageRange::reserve(n_pages * PAGE_BYTES - 5).expect("addresses are there");
+        assert!(range.grow_to(5) && range.grow_to(n_pages * PAGE_BYTES));
         assert_eq!((range.len(), range.as_ptr() as usize % PAGE_BYTES), (n_pages * PAGE_BYTES, 0));
         range.fill(7);
         range.touch(0..n_pages);

@@ -188,7 +188,8 @@ fn magnitudes(mut from: u64, to: Option<u64>) -> Vec<String> {
     let last = to.unwrap_or(10u64.pow(n_digits) - 1);
     let mut ways = Vec::new();
     while from <= last {
-        let fits = |&n: &u32| from / 10u64.pow(n) >= 1 && from % 10u64.pow(n) == 0 && last - from >= 10u64.pow(n) - 1;
+        let fits =
+            |&n: &u32| from / 10u64.pow(n) >= 1 && from.is_multiple_of(10u64.pow(n)) && last - from >= 10u64.pow(n) - 1;
         let n_free = (1..=18).take_while(fits).last().unwrap_or(0);
         let block = 10u64.pow(n_free);
         let (prefix, digit) = (from / block / 10, from / block % 10);

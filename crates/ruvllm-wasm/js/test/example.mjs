@@ -25,7 +25,7 @@ const QUESTION = 'What is the capital of Zorbia?';
 const RIGHT = 'The capital of Zorbia is Quillam.';
 const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
 /** Reading text to learn by takes as long as the machine has other things to do. */
-const LEARNING_MAX_MS = 20 * 60_000;
+const LEARNING_MAX_MS = 45 * 60_000;
 const ANSWER_MAX_MS = 2 * 60_000;
 
 /** Paths that were asked for, whether the server is gone, and lines that the worker gets before its own. */
