@@ -264,14 +264,16 @@ mod tests {
             ["-1000", "-99.5", "-99", "-10", "-1", "-0.5", "0", "0.5", "1", "9", "10", "99", "100.5", "150", "1000"];
         let value = |text: &str| text.parse::<f64>().expect("a number");
         let numbers: Vec<i64> = (-1_250..=1_250).chain([-100_000, -99_999, 99_999, 100_000, 123_456_789]).collect();
-        let mut cases: Vec<(Option<(&str, bool)>, Option<(&str, bool)>)> = vec![(None, None)];
+        // The least and the largest number, and whether they are ruled out.
+        type Case<'t> = [Option<(&'t str, bool)>; 2];
+        let mut cases: Vec<Case<'_>> = vec![[None, None]];
         for least in bounds {
             for is_open in [false, true] {
-                cases.extend([(Some((least, is_open)), None), (None, Some((least, is_open)))]);
-                cases.extend(bounds.map(|most| (Some((least, is_open)), Some((most, false)))));
+                cases.extend([[Some((least, is_open)), None], [None, Some((least, is_open))]]);
+                cases.extend(bounds.map(|most| [Some((least, is_open)), Some((most, false))]));
             }
         }
-        for (least, most) in cases {
+        for [least, most] in cases {
             let limits: Vec<Limit> = least
                 .map(|(text, is_open)| limit(text, true, is_open))
                 .into_iter()
