@@ -1,5 +1,6 @@
 //! The threads that compile grammars: a few, whatever is asked, with stacks that a deep grammar needs.
 
+use std::io::ErrorKind;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,17 +23,14 @@ const NICENESS: i32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Whether the platform starts threads. Where it does not, the caller compiles.
-const HAS_THREADS: bool = cfg!(any(not(target_family = "wasm"), target_feature = "atomics"));
-
 /// What a caller hears of its job.
 enum Told<T> {
     Begun,
     Done(T),
 }
 
-/// The threads; they end with the last handle.
-pub(crate) struct Pool(SyncSender<Job>);
+/// The threads; they end with the last handle. Where the platform starts none, as in a page, the caller compiles.
+pub(crate) struct Pool(Option<SyncSender<Job>>);
 
 impl Pool {
     /// Starts the threads, with stacks of so many bytes each.
@@ -42,19 +40,23 @@ impl Pool {
     pub(crate) fn start(stack_bytes: usize) -> Result<Pool, GrammarError> {
         let (jobs, inbox) = mpsc::sync_channel::<Job>(N_QUEUED);
         let inbox = Arc::new(Mutex::new(inbox));
-        for _ in 0..if HAS_THREADS { N_THREADS } else { 0 } {
+        for _ in 0..N_THREADS {
             let inbox = Arc::clone(&inbox);
             let thread = std::thread::Builder::new().name("ruvllm-grammar".to_owned()).stack_size(stack_bytes);
             let run = move || {
                 evict();
                 work(&inbox);
             };
-            thread.spawn(run).map_err(|error| {
-                let line = format!("no thread to compile grammars on: {error}");
-                GrammarError::new(GrammarErrorKind::Stopped, line).with_source(error)
-            })?;
+            match thread.spawn(run) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(Pool(None)),
+                Err(error) => {
+                    let line = format!("no thread to compile grammars on: {error}");
+                    return Err(GrammarError::new(GrammarErrorKind::Stopped, line).with_source(error));
+                }
+            }
         }
-        Ok(Pool(jobs))
+        Ok(Pool(Some(jobs)))
     }
 
     /// Has a thread compile, and waits for what comes of it; without threads the caller does. Who gives up before it has begun leaves nothing to do.
@@ -65,9 +67,7 @@ impl Pool {
         &self,
         compile: impl FnOnce() -> Result<T, GrammarError> + Send + 'static,
     ) -> Result<T, GrammarError> {
-        if !HAS_THREADS {
-            return compile();
-        }
+        let Some(jobs) = &self.0 else { return compile() };
         let (sender, receiver) = mpsc::sync_channel(2);
         let job = move || {
             if sender.send(Told::Begun).is_ok() {
@@ -75,7 +75,7 @@ impl Pool {
                 let _ = sender.send(Told::Done(compile()));
             }
         };
-        match self.0.try_send(Box::new(job)) {
+        match jobs.try_send(Box::new(job)) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => return Err(busy()),
             Err(TrySendError::Disconnected(_)) => return Err(refused("its compiler failed")),
@@ -153,11 +153,12 @@ mod tests {
     #[test]
     fn beyond_the_queue_is_refused_as_a_fault_of_the_server() {
         let pool = Pool::start(1 << 20).expect("threads");
+        let jobs = pool.0.as_ref().expect("the platform starts threads");
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
         let block = || {
             let held = Arc::clone(&held);
-            pool.0.try_send(Box::new(move || drop(held.lock().map(|held| held.recv()))))
+            jobs.try_send(Box::new(move || drop(held.lock().map(|held| held.recv()))))
         };
         while block().is_ok() {}
         let error = pool.run(|| Ok(())).expect_err("the queue is full");

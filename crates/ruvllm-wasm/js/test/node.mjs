@@ -57,6 +57,9 @@ async function threads() {
   assert.equal(answer.choices[0].text, text);
   const long = { prompt: 'word '.repeat(400), max_tokens: 1, temperature: 0 };
   const { prompt_per_second: prefill } = (await engine.complete(long).result()).timings;
+  // The system has no threads here to compile a grammar on.
+  const held = await engine.complete({ prompt: 'A city:', guided_choice: ['Paris', 'Rome'], max_tokens: 20 }).text();
+  assert.ok(['Paris', 'Rome'].includes(held), held);
   console.log(`node: SmolLM2 with two threads: ${answer.timings.predicted_per_second.toFixed(1)} tokens/s, prompts ${prefill.toFixed(0)}/s`);
   await engine.dispose();
 }
