@@ -103,7 +103,7 @@ impl Isa {
     }
 }
 
-/// What the standard library does not detect.
+/// Detection of AMX, which the standard library has not.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx {
     use std::arch::{asm, x86_64::__cpuid_count};

@@ -1,4 +1,4 @@
-//! What a CPU offers to kernels: instruction sets ([`Isa`]), vectors of 16 floats ([`lanes`]), a [`ThreadPool`] for short
+//! Parts of a CPU that kernels stand on: instruction sets ([`Isa`]), vectors of 16 floats ([`lanes`]), a [`ThreadPool`] for short
 //! parallel regions, slices that workers share, aligned buffers and large pages, and prefetches.
 //!
 //! It knows no kernels, formats, files or models. Nothing here is logged.

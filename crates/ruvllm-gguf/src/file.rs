@@ -279,7 +279,7 @@ impl GgufFile {
     /// copy, which takes memory until it is dropped.
     ///
     /// # Errors
-    /// What the bytes are read from failed, or has not as many as it said.
+    /// The source of the bytes failed, or has not as many as it said.
     ///
     /// # Panics
     /// If the range is not within the tensor, or `tensor` is of another file and reaches outside this one.

@@ -8,7 +8,7 @@ use crate::error::{GgufError, GgufErrorKind};
 
 /// Bytes of a file that are read on request: in a browser those of a `Blob`, which lie outside of a module's memory.
 ///
-/// What it says is not believed: a length that is not kept, or a read of more than there was room for, is an error of
+/// A source is not believed: a length that is not kept, or a read of more than there was room for, is an error of
 /// [`GgufFile::read`](crate::GgufFile::read).
 pub trait ByteSource: Send + Sync {
     /// Returns the length of the file, in bytes.
@@ -18,7 +18,7 @@ pub trait ByteSource: Send + Sync {
     /// `to` has room for are no error; the rest is asked for again.
     ///
     /// # Errors
-    /// Those of what the bytes lie in. After [`ErrorKind::Interrupted`] it is asked again.
+    /// The place where the bytes lie failed. After [`ErrorKind::Interrupted`] it is asked again.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<usize>;
 
     /// Fills `to` with the bytes from `offset` on.

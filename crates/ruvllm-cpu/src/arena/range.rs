@@ -37,7 +37,7 @@ enum Memory {
         map: MmapMut,
         start: NonNull<u8>,
     },
-    /// What is there of the range, where there are no maps.
+    /// Bytes that are there of the range, where there are no maps.
     #[cfg(not(any(unix, windows)))]
     Grown(Grown),
 }
