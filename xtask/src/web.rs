@@ -34,9 +34,10 @@ struct Module {
     packed_max: usize,
 }
 
-const MODULES: [Module; 3] = [
+const MODULES: [Module; 4] = [
     Module { name: "ruvllm_wasm", has_threads: false, features: &[], packed_max: 4 << 20 },
     Module { name: "ruvllm_wasm_threads", has_threads: true, features: &[], packed_max: 4 << 20 },
+    Module { name: "ruvllm_wasm_gpu", has_threads: false, features: &["--features", "gpu"], packed_max: 4 << 20 },
     Module {
         name: "ruvllm_intelligence",
         has_threads: false,
@@ -182,6 +183,7 @@ fn test(folder: &Path, ruvllm: &Path) -> Result<()> {
     };
     shell::run(&mut script("node.mjs"))?;
     shell::run(&mut script("page.mjs"))?;
+    shell::run(&mut script("gpu.mjs"))?;
     let out = shell::target_dir().join("page-web");
     let modules = out.join("modules");
     node::install(&shell::root().join(EXAMPLE), &modules)?;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::{GpuError, GpuErrorKind};
+use crate::waiting;
 
 /// An adapter as people and programs see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,14 +99,17 @@ impl GpuChoice {
     }
 }
 
-/// The adapters of this machine, in an order that stays.
+/// Name of an adapter that tells none: browsers keep it back.
+const NAMELESS: &str = "a GPU";
+
+/// The adapters of this machine, in an order that stays. A browser shows the one that it chose.
 pub fn gpus() -> Vec<GpuInfo> {
     adapters().iter().map(info).collect()
 }
 
 pub(crate) fn adapters() -> Vec<wgpu::Adapter> {
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-    pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()))
+    waiting::until(instance.enumerate_adapters(wgpu::Backends::all()))
 }
 
 pub(crate) fn info(adapter: &wgpu::Adapter) -> GpuInfo {
@@ -120,7 +124,7 @@ pub(crate) fn info(adapter: &wgpu::Adapter) -> GpuInfo {
         },
         api: info.backend.to_string(),
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
-        name: info.name,
+        name: if info.name.is_empty() { NAMELESS.to_owned() } else { info.name },
         subgroup_len: if has_subgroups { (info.subgroup_min_size, info.subgroup_max_size) } else { (0, 0) },
         has_f16: features.contains(wgpu::Features::SHADER_F16),
         binding_bytes_max: limits.max_storage_buffer_binding_size,

@@ -8,6 +8,7 @@ use ruvllm_shaders::{Access, Binding, Kernel, PASS_BINDINGS, Reduction};
 
 use crate::adapter::{self, GpuChoice, GpuInfo};
 use crate::error::{GpuError, GpuErrorKind};
+use crate::waiting;
 
 /// Settings of a device.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +116,7 @@ impl Gpu {
         };
         let unsupported =
             |error| GpuError::new(GpuErrorKind::Unsupported, format!("{} cannot be used: {error}", info.name));
-        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).map_err(unsupported)?;
+        let (device, queue) = waiting::until(adapter.request_device(&descriptor)).map_err(unsupported)?;
         let failure = Arc::new(OnceLock::new());
         watch(&device, &failure);
         Ok(Gpu {
@@ -198,7 +199,7 @@ impl Gpu {
         let descriptor = wgpu::BufferDescriptor { label: Some(name), size, usage, mapped_at_creation: false };
         let buffer = self.device.create_buffer(&descriptor);
         let [memory, validation] = scopes;
-        let (invalid, full) = (pollster::block_on(validation.pop()), pollster::block_on(memory.pop()));
+        let (invalid, full) = (waiting::until(validation.pop()), waiting::until(memory.pop()));
         if full.is_some() {
             give_back();
             return Err(no_memory(""));
@@ -231,11 +232,7 @@ impl Gpu {
     /// # Errors
     /// The device is lost.
     pub fn wait(&self) -> Result<(), GpuError> {
-        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
-        self.check()?;
-        polled
-            .map(drop)
-            .map_err(|error| GpuError::new(GpuErrorKind::DeviceLost, format!("{}: {error}", self.info.name)))
+        waiting::for_device(self)
     }
 
     /// Gives the device up: its memory is free at once, and every later call fails as on a lost device.
@@ -286,8 +283,8 @@ impl Gpu {
         });
         let [internal, validation] = scopes;
         // The inner scope ends first.
-        let invalid = pollster::block_on(validation.pop());
-        match invalid.or(pollster::block_on(internal.pop())) {
+        let invalid = waiting::until(validation.pop());
+        match invalid.or(waiting::until(internal.pop())) {
             None => Ok(Pipeline { pipeline, layout: own }),
             Some(error) => {
                 let text = error.to_string();

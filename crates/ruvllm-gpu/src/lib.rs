@@ -16,6 +16,9 @@
 //! # Ok::<(), ruvllm_gpu::GpuError>(())
 //! ```
 //!
+//! In a page it runs over WebGPU: a call that waits for the device suspends the stack of WebAssembly (JavaScript Promise Integration),
+//! so it has to come from an export that returns a promise.
+//!
 //! It knows no model and no tokens; kernels come from `ruvllm-shaders`. It reads no environment variable: the caller
 //! hands the value of `RUVLLM_GPU` to [`GpuChoice::parse`].
 
@@ -26,6 +29,7 @@ mod error;
 mod gpu;
 mod pass;
 mod timing;
+mod waiting;
 mod weights;
 
 pub use adapter::{GpuChoice, GpuClass, GpuInfo, gpus};

@@ -1,7 +1,8 @@
 //! Times of the steps of a pass, by the device's own clock.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+
+use web_time::Instant;
 
 use crate::error::{GpuError, GpuErrorKind};
 use crate::gpu::Gpu;

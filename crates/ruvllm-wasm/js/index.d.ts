@@ -6,6 +6,11 @@ export * from './api.js';
 
 /** Options of {@link load}. */
 export interface LoadOptions extends Omit<CommonOptions, 'onProgress' | 'threads'> {
+  /**
+   * Backend that runs the model: the CPU by default, or the GPU by WebGPU. The GPU needs a browser with WebGPU and with JavaScript Promise
+   * Integration for WebAssembly; where one is missing, `load` throws a {@link UsageError} that says which.
+   */
+  backend?: 'native' | 'gpu';
   /** Threads that compute, 1 to 64; by default half of the machine's and at most 8, or 1 where the page is not cross-origin isolated. */
   threads?: number;
   /** Whether the file is kept in the origin private file system; `true` by default. Without room it is not. */

@@ -12,7 +12,7 @@ export { cachedModels, removeCached } from './cache.js';
 export const version = VERSION;
 
 /** Options of `load`, and where they go. */
-const OF_ENGINE = ['name', 'ctx', 'threads', 'parallel', 'chatTemplate', 'learn'];
+const OF_ENGINE = ['name', 'ctx', 'backend', 'threads', 'parallel', 'chatTemplate', 'learn'];
 const OF_PAGE = ['signal', 'onProgress', 'onUncached', 'cache', 'sha256', 'headers'];
 
 /** Returns what the worker is to read: a URL, or bytes. */

@@ -1,4 +1,5 @@
-// The module of an engine, and the workers that compute in it together where they may share memory.
+// The module of an engine, and the workers that compute in it together where they may share memory. Over the GPU it is a module of
+// its own: its calls are suspended while they wait, which not every browser can.
 
 import { isNode, nodeModule } from './node.js';
 import initOne, * as one from './wasm/ruvllm_wasm.js';
@@ -11,29 +12,49 @@ const MAX = 64;
 /** How long workers may take to begin. */
 const START_MS = 20_000;
 
-/** Returns how many threads an engine has: those that were asked for, or half of the machine's, or one where memory cannot be shared. */
-export async function threadsOf(wished) {
+/** Throws where the backend cannot be had. */
+export function checkBackend(backend) {
+  if (backend === undefined || backend === 'native') return;
+  if (backend !== 'gpu') throw refused('backend', `'backend' is ${JSON.stringify(backend)}; choose 'native' or 'gpu'`);
+  const missing = [
+    globalThis.navigator?.gpu ? null : 'WebGPU',
+    typeof WebAssembly.Suspending === 'function' ? null : 'JavaScript Promise Integration for WebAssembly',
+  ].filter((name) => name);
+  if (missing.length) throw refused('backend', `backend 'gpu' needs ${missing.join(' and ')}, which is not here; leave 'backend' out`);
+}
+
+/**
+ * Returns how many threads an engine has: those that were asked for, or half of the machine's, or one where memory cannot be shared
+ * or the GPU computes.
+ */
+export async function threadsOf(wished, backend) {
   const canShare = typeof SharedArrayBuffer === 'function' && (isNode || globalThis.crossOriginIsolated === true);
   if (wished === undefined) {
-    if (!canShare) return 1;
+    if (!canShare || backend === 'gpu') return 1;
     const n = isNode ? (await nodeModule('os')).availableParallelism() : navigator.hardwareConcurrency;
     return Math.max(1, Math.min(DEFAULT_MAX, Math.floor(n / 2)));
   }
-  if (!Number.isInteger(wished) || wished < 1 || wished > MAX) throw refused(`'threads' is ${wished}; choose 1 to ${MAX}`);
+  if (!Number.isInteger(wished) || wished < 1 || wished > MAX) throw refused('threads', `'threads' is ${wished}; choose 1 to ${MAX}`);
   if (wished > 1 && !canShare) {
     const headers = 'Cross-Origin-Opener-Policy: same-origin and Cross-Origin-Embedder-Policy: require-corp';
-    throw refused(`${wished} threads need a page that is cross-origin isolated (headers ${headers}); leave 'threads' out for one`);
+    throw refused('threads', `${wished} threads need a page that is cross-origin isolated (headers ${headers}); leave 'threads' out for one`);
   }
+  if (wished > 1 && backend === 'gpu') throw refused('threads', "backend 'gpu' computes on the GPU; leave 'threads' out");
   return wished;
 }
 
 /** Makes the error of an option that cannot be. */
-function refused(message) {
-  return Object.assign(new Error(message), { param: 'threads', code: 'bad_option', status: 400 });
+function refused(param, message) {
+  return Object.assign(new Error(message), { param, code: 'bad_option', status: 400 });
 }
 
-/** Starts the module with this many threads, the caller among them, and returns what it exports. */
-export async function startModule(threads) {
+/** Starts the module of a backend with this many threads, the caller among them, and returns what it exports. */
+export async function startModule(backend, threads) {
+  if (backend === 'gpu') {
+    const gpu = await import('./wasm/ruvllm_wasm_gpu.js');
+    await gpu.default({ module_or_path: new URL('./wasm/ruvllm_wasm_gpu_bg.wasm', import.meta.url) });
+    return gpu;
+  }
   const isShared = threads > 1;
   const url = isShared
     ? new URL('./wasm/ruvllm_wasm_threads_bg.wasm', import.meta.url)

@@ -2,13 +2,15 @@
 
 import { isNode, nodeModule } from './node.js';
 import { readModel, reasonOf } from './source.js';
-import { startModule, threadsOf } from './threads.js';
+import { checkBackend, startModule, threadsOf } from './threads.js';
 
 const port = isNode ? (await nodeModule('worker_threads')).parentPort : self;
 const send = (message, transfer) => port.postMessage(message, transfer);
 
 let engine = null;
 let isRunning = false;
+/** The step that is computed, where it is waited for: the engine hears nothing meanwhile. */
+let step = null;
 /** Calls on their way: the page's number by the engine's. */
 const live = new Map();
 
@@ -41,7 +43,9 @@ async function run() {
   isRunning = true;
   try {
     for (;;) {
-      const isBusy = engine.step();
+      step = engine.step();
+      const isBusy = step instanceof Promise ? await step : step;
+      step = null;
       deliver();
       if (!isBusy) return;
       await turn();
@@ -50,6 +54,7 @@ async function run() {
     broken(error);
   } finally {
     isRunning = false;
+    step = null;
   }
 }
 
@@ -73,14 +78,15 @@ function thrown(error) {
 
 /** Loads the module and the model. */
 async function open(id, { source, options, cache, sha256, headers }) {
-  const threads = await threadsOf(options.threads);
-  const { WasmEngine, checkSize, sha256Of } = await startModule(threads);
+  checkBackend(options.backend);
+  const threads = await threadsOf(options.threads, options.backend);
+  const { WasmEngine, checkSize, sha256Of } = await startModule(options.backend, threads);
   const onProgress = (progress) => send({ id, progress });
   const onUncached = (uncached) => send({ id, uncached });
   const what = { source, cache, headers, sha256 };
   const { reader, slot } = await readModel(what, { checkSize, sha256Of }, onProgress, onUncached);
   const known = options.learn ? await slot?.calibration() : null;
-  engine = WasmEngine.load(reader, JSON.stringify({ ...options, threads }), known ?? undefined, (phase, done, total) => {
+  engine = await WasmEngine.load(reader, JSON.stringify({ ...options, threads }), known ?? undefined, (phase, done, total) => {
     onProgress({ phase, done, total });
   });
   // Learning reads some weights again.
@@ -95,6 +101,7 @@ async function open(id, { source, options, cache, sha256, headers }) {
 /** Answers a message of the page. */
 async function hear({ id, op, body }) {
   try {
+    while (step instanceof Promise) await step.catch(() => {});
     switch (op) {
       case 'open':
         return send({ id, result: await open(id, body) });

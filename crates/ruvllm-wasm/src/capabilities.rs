@@ -42,7 +42,7 @@ pub(crate) fn capabilities(service: &Service, model: &str, learns: bool) -> Valu
             "makes": makes,
             "missing": ["adapters", "sessions", "patterns"],
         },
-        "device": { "isa": &*info.device.name, "threads": info.device.n_threads, "webgpu": false },
+        "device": { "isa": &*info.device.name, "threads": info.device.n_threads, "webgpu": info.device.backend == "gpu" },
         "tools": {
             "format": service.text().tool_format().as_str(),
             "choice": ["none", "auto", "required", "named"],

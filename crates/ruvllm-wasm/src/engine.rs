@@ -26,7 +26,11 @@ use crate::answer::{Answer, Kind, Question, Taken};
 use crate::body;
 use crate::capabilities::capabilities;
 use crate::embed::Embedding;
+#[cfg(feature = "gpu")]
+use crate::gpu;
 use crate::learn::{Learned, Telling};
+#[cfg(feature = "gpu")]
+use crate::options::WebBackend;
 use crate::options::{STEP_TOKENS, WebOptions, WebProgress};
 
 /// Requests that wait beside those that run, at most.
@@ -71,7 +75,12 @@ impl WebEngine {
         let mut tell = |ruvllm_engine::LoadProgress { done_bytes, total_bytes }| {
             progress(WebProgress { phase: "load", done: done_bytes, total: total_bytes });
         };
-        let mut engine = Engine::load_source(name, source, &options.of_engine(n_ctx_train), &mut tell)?;
+        let of_engine = options.of_engine(n_ctx_train);
+        let mut engine = match options.backend {
+            #[cfg(feature = "gpu")]
+            WebBackend::Gpu => gpu::load(name, &source, &of_engine, &mut tell)?,
+            _ => Engine::load_source(name, source, &of_engine, &mut tell)?,
+        };
         if let Some(template) = &options.chat_template {
             engine.set_chat_template(template)?;
         }

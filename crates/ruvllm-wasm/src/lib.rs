@@ -7,6 +7,8 @@
 //! [`intelligence`] is what needs no model: routes by examples, and learning over vectors that somebody else makes. Without the
 //! feature `engine` the module of a page has that alone.
 //!
+//! With the feature `gpu` the model can run over WebGPU: calls that compute then suspend their caller, and return promises.
+//!
 //! On `wasm32-unknown-unknown` the module `bindings` gives it to JavaScript; the classes that people use are in `js/`.
 //!
 //! ```
@@ -38,6 +40,8 @@ mod embed;
 #[cfg(feature = "engine")]
 mod engine;
 pub mod intelligence;
+#[cfg(feature = "gpu")]
+mod gpu;
 #[cfg(feature = "engine")]
 mod learn;
 #[cfg(feature = "engine")]
@@ -52,4 +56,4 @@ mod tests;
 #[cfg(feature = "engine")]
 pub use engine::{FILE_BYTES_MAX, WebEngine, check_size};
 #[cfg(feature = "engine")]
-pub use options::{WebOptions, WebProgress, threads_max};
+pub use options::{WebBackend, WebOptions, WebProgress, threads_max};

@@ -23,6 +23,8 @@ pub struct WebOptions {
     pub name: Option<String>,
     /// Size of the context in tokens; 4,096 by default, or the model's own where that is smaller.
     pub ctx: Option<usize>,
+    /// Backend that runs the model; the native one by default.
+    pub backend: WebBackend,
     /// Threads that compute; 1 by default. As many as [`threads_max`] says are there.
     pub threads: Option<usize>,
     /// Requests that are computed at once.
@@ -31,6 +33,17 @@ pub struct WebOptions {
     pub chat_template: Option<String>,
     /// Whether the model learns.
     pub learn: bool,
+}
+
+/// Backends of a page.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum WebBackend {
+    /// The CPU, by the kernels of WebAssembly.
+    #[default]
+    Native,
+    /// The GPU, by WebGPU. It is in the module that is built with the feature `gpu`.
+    Gpu,
 }
 
 /// Returns how many threads an engine can have: the caller, and those of the host that no other engine has.
@@ -64,6 +77,12 @@ impl WebOptions {
         let bad = |name: &str, line: String| Err(error(name, line));
         if options.name.as_ref().is_some_and(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
             return bad("name", format!("a model's name has 1 to {NAME_BYTES_MAX} bytes"));
+        }
+        if options.backend == WebBackend::Gpu && !cfg!(feature = "gpu") {
+            return bad("backend", "this module has no backend gpu; leave 'backend' out".to_owned());
+        }
+        if options.backend == WebBackend::Gpu && options.threads.is_some_and(|n| n > 1) {
+            return bad("threads", "backend gpu computes on the GPU; leave 'threads' out".to_owned());
         }
         if let Some(n) = options.threads.filter(|&n| !(1..=threads_max()).contains(&n)) {
             return bad("threads", format!("{n} threads; choose 1 to {}", threads_max()));

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use ruvllm_backend::loading::{self, LoadProgress, weight_values};
 use ruvllm_backend::pooling::PairHead;
 use ruvllm_backend::{BackendError, BackendErrorKind, DeviceInfo, ModelInfo, TokenModel};
-use ruvllm_gguf::GgufFile;
+use ruvllm_gguf::{ByteSource, GgufError, GgufFile};
 use ruvllm_gpu::{Gpu, GpuChoice, GpuOptions};
 use ruvllm_kernels::attention::BLOCK_TOKENS;
 use ruvllm_kvcache::{KvFormat, KvPolicy, NamespaceBuilder, PAGE_BYTES};
 use ruvllm_model::{ModelSpec, TensorRows};
+use web_time::Instant;
 
 use crate::backend::{BackendParts, ComputedFirst, HostTables, WgpuBackend};
 use crate::cache_shape::{CacheShape, cache_shapes, layout};
@@ -83,6 +83,13 @@ pub struct FirstLayers {
 /// Loads the backend of the first layers: final states that it gives are the residual stream behind them.
 pub type LoadFirst<'a> = dyn FnMut(FirstLayers) -> Result<Box<dyn TokenModel>, BackendError> + 'a;
 
+/// Where a file comes from.
+struct Origin<'a> {
+    /// Path, or what stands for it.
+    path: &'a Path,
+    open: &'a dyn Fn() -> Result<GgufFile, GgufError>,
+}
+
 impl WgpuBackend {
     /// Loads the last `n_layers` layers and the head to a device, as [`WgpuBackend::load`] does all of them, and has `load_first`
     /// load the layers before. Prefixes are not kept then, and adapters not applied.
@@ -96,7 +103,8 @@ impl WgpuBackend {
         load_first: &mut LoadFirst<'_>,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<WgpuBackend, BackendError> {
-        WgpuBackend::load_some(path, options, Some((n_layers, load_first)), progress)
+        let open = || GgufFile::open(path);
+        WgpuBackend::load_some(Origin { path, open: &open }, options, Some((n_layers, load_first)), progress)
     }
 
     /// Loads as many of the last layers to a device as its memory holds, in steps of an eighth of them, and has `load_first` load the
@@ -138,11 +146,26 @@ impl WgpuBackend {
         options: &WgpuOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<WgpuBackend, BackendError> {
-        WgpuBackend::load_some(path, options, None, progress)
+        WgpuBackend::load_some(Origin { path, open: &|| GgufFile::open(path) }, options, None, progress)
+    }
+
+    /// Loads a GGUF file that is read piece by piece to a device, `name` standing for its path: where there are no maps. What
+    /// adapters and learning need of it later is read again.
+    ///
+    /// # Errors
+    /// As [`WgpuBackend::load`]; the source fails or ends early.
+    pub fn load_source(
+        name: &str,
+        source: &Arc<dyn ByteSource>,
+        options: &WgpuOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<WgpuBackend, BackendError> {
+        let open = || GgufFile::from_source(Arc::clone(source));
+        WgpuBackend::load_some(Origin { path: Path::new(name), open: &open }, options, None, progress)
     }
 
     fn load_some(
-        path: &Path,
+        Origin { path, open }: Origin<'_>,
         options: &WgpuOptions,
         last: Option<(usize, &mut LoadFirst<'_>)>,
         progress: &mut dyn FnMut(LoadProgress),
@@ -153,7 +176,7 @@ impl WgpuBackend {
             BackendError::new(BackendErrorKind::Options, line)
         })?;
         let start = Instant::now();
-        let file = Arc::new(GgufFile::open(path)?);
+        let file = Arc::new(open()?);
         let whole = ModelSpec::read(&file, options.n_ctx)?;
         let n_first = last.as_ref().map_or(Ok(0), |(n_layers, _)| n_first(&whole, *n_layers))?;
         let spec = whole.clone().without_first_layers(n_first);

@@ -1,11 +1,12 @@
 //! Weights of a file on their way to the device.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
 use half::f16;
 use ruvllm_backend::BackendError;
 use ruvllm_backend::loading::{LoadProgress, weight_tensor, weight_values};
-use ruvllm_gguf::GgufFile;
+use ruvllm_gguf::{GgufFile, TensorInfo};
 use ruvllm_gpu::{Gpu, GpuBuffer, WeightMatrix, WeightSource};
 use ruvllm_kernels::dequant;
 use ruvllm_model::{LinearSpec, NormKind, NormSpec, TensorRows};
@@ -98,7 +99,10 @@ impl<'a> Weights<'a> {
         let parts = if is_one_tensor { std::slice::from_ref(&merged) } else { all };
         let data: Vec<_> = parts
             .iter()
-            .map(|rows| Ok::<_, BackendError>(self.file.data(weight_tensor(self.file, rows)?)))
+            .map(|rows| {
+                let (tensor, place) = self.place(rows)?;
+                Ok::<_, BackendError>(self.file.read(tensor, place)?)
+            })
             .collect::<Result<_, _>>()?;
         let sources: Vec<Source<'_>> =
             parts.iter().zip(&data).map(|(rows, data)| self.source(rows, data)).collect::<Result<_, _>>()?;
@@ -128,31 +132,35 @@ impl<'a> Weights<'a> {
         Ok(matrix)
     }
 
+    /// Returns a tensor, and where in its bytes these rows are.
+    fn place(&self, rows: &TensorRows) -> Result<(&TensorInfo, Range<usize>), BackendError> {
+        let (tensor, range) = (weight_tensor(self.file, rows)?, rows.values());
+        let ty = tensor.ty;
+        let place = ty.row_bytes(range.start).zip(ty.row_bytes(range.end));
+        let (start, end) = place.filter(|_| ty.row_bytes(rows.n_cols).is_some()).ok_or_else(|| {
+            let line = format!("the rows of tensor '{}' ({ty}) are not whole blocks; use native", rows.tensor);
+            BackendError::unsupported(line)
+        })?;
+        Ok((tensor, start..end))
+    }
+
+    /// Returns the bytes of rows as they go to the device.
     fn source<'b>(&self, rows: &TensorRows, data: &'b [u8]) -> Result<Source<'b>, BackendError> {
-        let (ty, range) = (weight_tensor(self.file, rows)?.ty, rows.values());
-        let place =
-            ty.row_bytes(range.start).zip(ty.row_bytes(range.end)).filter(|_| ty.row_bytes(rows.n_cols).is_some());
-        match (WeightFormat::from_ggml_id(ty.id()), place) {
-            (Some(format), Some((start, end))) => Ok(Source::AsTheyAre(format, &data[start..end])),
-            (_, Some((start, end))) => {
-                let mut values = vec![0.0; range.len()];
-                dequant::dequantize(ty, &data[start..end], &mut values);
-                let halves: Vec<u8> = values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
-                Ok(Source::Halves(halves))
+        let ty = weight_tensor(self.file, rows)?.ty;
+        Ok(match WeightFormat::from_ggml_id(ty.id()) {
+            Some(format) => Source::AsTheyAre(format, data),
+            None => {
+                let mut values = vec![0.0; rows.values().len()];
+                dequant::dequantize(ty, data, &mut values);
+                Source::Halves(values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect())
             }
-            _ => {
-                let line = format!("the rows of tensor '{}' ({ty}) are not whole blocks; use native", rows.tensor);
-                Err(BackendError::unsupported(line))
-            }
-        }
+        })
     }
 
     /// Lets go of the memory of rows that are on the device.
     fn release(&self, rows: &TensorRows) -> Result<(), BackendError> {
-        let (tensor, range) = (weight_tensor(self.file, rows)?, rows.values());
-        if let (Some(start), Some(end)) = (tensor.ty.row_bytes(range.start), tensor.ty.row_bytes(range.end)) {
-            self.file.release(tensor, start..end);
-        }
+        let (tensor, place) = self.place(rows)?;
+        self.file.release(tensor, place);
         Ok(())
     }
 

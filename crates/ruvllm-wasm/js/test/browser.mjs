@@ -17,6 +17,12 @@ const OPTIONS = {
 
 export const launch = () => chromium.launch(OPTIONS);
 
+/** Starts the browser with WebGPU, over its adapter in software. */
+export const launchGpu = () => {
+  const args = [...OPTIONS.args.filter((arg) => arg !== '--disable-gpu'), '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'];
+  return chromium.launch({ ...OPTIONS, args });
+};
+
 /** Starts the browser with a profile in `folder`, as a person has one; returns its context. */
 export const launchProfile = (folder, more = {}) => chromium.launchPersistentContext(folder, { ...OPTIONS, ...more });
 

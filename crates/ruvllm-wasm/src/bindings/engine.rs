@@ -86,6 +86,7 @@ fn line_of(error: &JsValue) -> String {
 #[wasm_bindgen]
 pub struct WasmEngine(WebEngine);
 
+#[cfg(not(feature = "gpu"))]
 #[wasm_bindgen]
 impl WasmEngine {
     /// Loads a file. `progress` is called with a phase, and how many of how many.
@@ -94,26 +95,59 @@ impl WasmEngine {
     /// As [`WebEngine::load`].
     pub fn load(
         file: Reader,
-        options: &str,
+        options: String,
         calibration: Option<Vec<u8>>,
-        progress: &Function,
+        progress: Function,
     ) -> Result<WasmEngine, JsValue> {
-        let mut tell = |WebProgress { phase, done, total }| {
-            // A callback that throws hears no more than one that does not.
-            let _ = progress.call3(&JsValue::NULL, &phase.into(), &(done as f64).into(), &(total as f64).into());
-        };
-        let source = Arc::new(ReaderSource::new(file));
-        WebEngine::load(source, options, calibration.as_deref(), &mut tell).map(WasmEngine).map_err(thrown)
-    }
-
-    /// Returns the name of the model in answers.
-    pub fn model(&self) -> String {
-        self.0.model().to_owned()
+        load(file, &options, calibration.as_deref(), &progress)
     }
 
     /// Computes one step; returns whether there was something to compute.
     pub fn step(&mut self) -> bool {
         self.0.step()
+    }
+}
+
+/// Calls that wait for the GPU: they return promises.
+#[cfg(feature = "gpu")]
+#[wasm_bindgen]
+#[expect(deprecated, reason = "the attribute is marked as experimental, and the version is pinned")]
+impl WasmEngine {
+    /// Loads a file. `progress` is called with a phase, and how many of how many.
+    ///
+    /// # Errors
+    /// As [`WebEngine::load`].
+    #[wasm_bindgen(jspi)]
+    pub fn load(
+        file: Reader,
+        options: String,
+        calibration: Option<Vec<u8>>,
+        progress: Function,
+    ) -> Result<WasmEngine, JsValue> {
+        load(file, &options, calibration.as_deref(), &progress)
+    }
+
+    /// Computes one step; returns whether there was something to compute.
+    #[wasm_bindgen(jspi)]
+    pub fn step(&mut self) -> bool {
+        self.0.step()
+    }
+}
+
+fn load(file: Reader, options: &str, calibration: Option<&[u8]>, progress: &Function) -> Result<WasmEngine, JsValue> {
+    let mut tell = |WebProgress { phase, done, total }| {
+        // A callback that throws hears no more than one that does not.
+        let _ = progress.call3(&JsValue::NULL, &phase.into(), &(done as f64).into(), &(total as f64).into());
+    };
+    let source = Arc::new(ReaderSource::new(file));
+    WebEngine::load(source, options, calibration, &mut tell).map(WasmEngine).map_err(thrown)
+}
+
+#[wasm_bindgen]
+impl WasmEngine {
+    /// Returns the name of the model in answers.
+    pub fn model(&self) -> String {
+        self.0.model().to_owned()
     }
 
     /// Begins a call of this kind; returns its number.

@@ -136,6 +136,10 @@ fn files_and_options_that_cannot_be_are_refused() {
     let load = |bytes: &[u8], options: &str| line(WebEngine::load(source(bytes.to_vec()), options, None, &mut |_| {}));
     assert!(load(b"GGUX", "{}").contains("GGUF"), "{}", load(b"GGUX", "{}"));
     let most = crate::threads_max();
+    #[cfg(not(feature = "gpu"))]
+    assert_eq!(load(b"", r#"{ "backend": "gpu" }"#), "this module has no backend gpu; leave 'backend' out");
+    let line = load(b"", r#"{ "backend": "cuda" }"#);
+    assert!(line.contains("unknown variant `cuda`, expected `native` or `gpu`"), "{line}");
     assert_eq!(load(b"", r#"{ "threads": 0 }"#), format!("0 threads; choose 1 to {most}"));
     assert_eq!(load(b"", r#"{ "parallel": 0 }"#), "0 requests at once; choose 1 to 64");
     assert!(

@@ -1,0 +1,119 @@
+// The package over WebGPU in headless Chromium, on its adapter in software: golden models and SmolLM2 answer as natively, a request
+// can be ended, and what is missing elsewhere is said.
+
+import assert from 'node:assert/strict';
+import { createReadStream, statSync } from 'node:fs';
+
+import { beginModel, launch, launchGpu, sendFile, serve } from './browser.mjs';
+import { N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2 } from './common.mjs';
+
+/** Nats within which a token is as good as native's: activations are not quantised on the GPU. */
+const GAP = 1e-2;
+
+const models = goldenModels();
+const server = await serve((request, response) => {
+  const { pathname } = new URL(request.url, 'http://localhost');
+  if (pathname === '/') return response.setHeader('content-type', 'text/html').end('<!doctype html><title>gpu</title>');
+  const model = models.find(({ name }) => pathname === `/models/${name}.gguf`);
+  const size = model?.bytes.length ?? (pathname === '/models/smollm2.gguf' ? statSync(smollm2).size : null);
+  if (size === null) return sendFile(response, folder, pathname);
+  const start = beginModel(request, response, size);
+  if (start === null) return undefined;
+  return model ? response.end(model.bytes.subarray(start)) : createReadStream(smollm2, { start }).pipe(response);
+});
+
+/** Opens a page with the package in it. */
+async function open(browser) {
+  const page = await browser.newPage();
+  page.on('pageerror', (error) => wrong.push(`${error}`));
+  await page.goto(server.url);
+  await page.evaluate(async () => {
+    globalThis.web = await import('/index.js');
+  });
+  await page.evaluate(`globalThis.GAP = ${GAP}; globalThis.nearTies = ${nearTies}`);
+  return page;
+}
+
+const wrong = [];
+const browser = await launchGpu();
+const page = await open(browser);
+
+async function goldens() {
+  for (const { name, ctx, prompt, tokens } of models) {
+    const found = await page.evaluate(async ([name, ctx, prompt, request, tokens]) => {
+      const engine = await web.load(`/models/${name}.gguf`, { ctx, cache: false, backend: 'gpu' });
+      const { device, model } = await engine.capabilities();
+      const n = await nearTies(engine, prompt, tokens, request, GAP);
+      await engine.dispose();
+      return { n, webgpu: device.webgpu, backend: model.backend };
+    }, [name, ctx, prompt, body(prompt, tokens.length), tokens]);
+    if (found.n > 0) console.log(`gpu: ${name}: ${found.n} of ${tokens.length} tokens are within ${GAP} nats of native's`);
+    assert.deepEqual([found.webgpu, found.backend], [true, 'gpu']);
+  }
+}
+
+async function smol() {
+  const tokens = nativeTokens();
+  const found = await page.evaluate(async ([request, tokens, prompt]) => {
+    const start = performance.now();
+    const engine = await web.load('/models/smollm2.gguf', { ctx: 1024, backend: 'gpu' });
+    const loaded = performance.now() - start;
+    const n = await nearTies(engine, (await engine.tokenize({ content: prompt, add_special: true })).tokens, tokens, request, GAP);
+    const { timings } = await engine.complete({ ...request, max_tokens: 16 }).result();
+    await engine.dispose();
+    return { loaded, n, decode: timings.predicted_per_second };
+  }, [body(PROMPT, N_TOKENS), tokens, PROMPT]);
+  const { loaded, n, decode } = found;
+  console.log(`gpu: SmolLM2 loaded in ${loaded.toFixed(0)} ms, ${decode.toFixed(1)} tokens/s in software, ${n} of ${N_TOKENS} tokens near ties`);
+}
+
+/** Requests beside each other; one of them is ended; a chat is held to a schema; the model learns. */
+async function requests() {
+  const found = await page.evaluate(async (chatTemplate) => {
+    const engine = await web.load('/models/llama-a.gguf', { ctx: 256, chatTemplate, backend: 'gpu', learn: true });
+    const request = { prompt: [1, 2, 3], max_tokens: 24, temperature: 0, ignore_eos: true };
+    const alone = (await engine.complete(request).result()).choices[0].text;
+    const stop = new AbortController();
+    const ended = engine.complete({ ...request, max_tokens: 200 }, { signal: stop.signal }).result().catch((error) => error.name);
+    const beside = engine.complete(request).result();
+    setTimeout(() => stop.abort(), 50);
+    const ask = () => engine.chat({ messages: [{ role: 'user', content: 'Where is Ulm?' }], max_tokens: 16, temperature: 0 });
+    const first = await ask().result();
+    await engine.feedback({ id: first.id, correction: 'In Swabia' });
+    const response_format = { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'boolean' } } };
+    const held = await engine.chat({ messages: [{ role: 'user', content: 'Yes?' }], max_tokens: 8, response_format }).text();
+    const texts = [(await beside).choices[0].text === alone, await ended, (await ask().text()).trim(), held];
+    await engine.dispose();
+    return texts;
+  }, TEMPLATE);
+  assert.deepEqual(found.slice(0, 3), [true, 'AbortError', 'In Swabia']);
+  assert.match(found[3], /^(true|false)$/);
+}
+
+/** What is missing, or does not go together, is one line before anything is fetched. */
+async function refused() {
+  const load = (page, more) =>
+    page.evaluate((more) => web.load('/models/none.gguf', { backend: 'gpu', ...more }).catch((error) => `${error.kind}: ${error.message}`), more);
+  assert.equal(await load(page, { threads: 2 }).then((line) => line.startsWith('usage: ')), true);
+  assert.match(await load(page, { backend: 'cuda' }), /^usage: 'backend' is "cuda"; choose 'native' or 'gpu'$/);
+  const without = await launch();
+  try {
+    const other = await open(without);
+    await other.evaluate(() => Object.defineProperty(Navigator.prototype, 'gpu', { value: undefined }));
+    assert.match(await load(other), /^(usage: backend 'gpu' needs WebGPU, which is not here|load: no GPU)/);
+  } finally {
+    await without.close();
+  }
+}
+
+try {
+  for (const test of [goldens, smol, requests, refused]) {
+    const start = performance.now();
+    await test();
+    console.log(`gpu: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
+  }
+  assert.deepEqual(wrong, []);
+} finally {
+  await browser.close();
+  server.close();
+}
