@@ -13,11 +13,11 @@ const MAX = 64;
 const START_MS = 20_000;
 
 /** Throws where the backend cannot be had. */
-export function checkBackend(backend) {
+export async function checkBackend(backend) {
   if (backend === undefined || backend === 'native') return;
   if (backend !== 'gpu') throw refused('backend', `'backend' is ${JSON.stringify(backend)}; choose 'native' or 'gpu'`);
   const missing = [
-    globalThis.navigator?.gpu ? null : 'WebGPU',
+    (await globalThis.navigator?.gpu?.requestAdapter()) ? null : 'a GPU by WebGPU',
     typeof WebAssembly.Suspending === 'function' ? null : 'JavaScript Promise Integration for WebAssembly',
   ].filter((name) => name);
   if (missing.length) throw refused('backend', `backend 'gpu' needs ${missing.join(' and ')}, which is not here; leave 'backend' out`);

@@ -78,7 +78,7 @@ function thrown(error) {
 
 /** Loads the module and the model. */
 async function open(id, { source, options, cache, sha256, headers }) {
-  checkBackend(options.backend);
+  await checkBackend(options.backend);
   const threads = await threadsOf(options.threads, options.backend);
   const { WasmEngine, checkSize, sha256Of } = await startModule(options.backend, threads);
   const onProgress = (progress) => send({ id, progress });

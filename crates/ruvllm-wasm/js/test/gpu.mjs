@@ -5,10 +5,13 @@ import assert from 'node:assert/strict';
 import { createReadStream, statSync } from 'node:fs';
 
 import { beginModel, launch, launchGpu, sendFile, serve } from './browser.mjs';
-import { N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2 } from './common.mjs';
+import { PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2 } from './common.mjs';
 
 /** Nats within which a token is as good as native's: activations are not quantised on the GPU. */
 const GAP = 1e-2;
+
+/** Tokens of SmolLM2 that are compared: the adapter in software takes ten seconds for each. */
+const N_SMOL = 4;
 
 const models = goldenModels();
 const server = await serve((request, response) => {
@@ -53,41 +56,37 @@ async function goldens() {
 }
 
 async function smol() {
-  const tokens = nativeTokens();
+  const tokens = nativeTokens().slice(0, N_SMOL);
   const found = await page.evaluate(async ([request, tokens, prompt]) => {
     const start = performance.now();
     const engine = await web.load('/models/smollm2.gguf', { ctx: 1024, backend: 'gpu' });
     const loaded = performance.now() - start;
     const n = await nearTies(engine, (await engine.tokenize({ content: prompt, add_special: true })).tokens, tokens, request, GAP);
-    const { timings } = await engine.complete({ ...request, max_tokens: 16 }).result();
     await engine.dispose();
-    return { loaded, n, decode: timings.predicted_per_second };
-  }, [body(PROMPT, N_TOKENS), tokens, PROMPT]);
-  const { loaded, n, decode } = found;
-  console.log(`gpu: SmolLM2 loaded in ${loaded.toFixed(0)} ms, ${decode.toFixed(1)} tokens/s in software, ${n} of ${N_TOKENS} tokens near ties`);
+    return { loaded, n };
+  }, [body(PROMPT, N_SMOL), tokens, PROMPT]);
+  const { loaded, n } = found;
+  console.log(`gpu: SmolLM2 loaded in ${loaded.toFixed(0)} ms, ${n} of ${N_SMOL} tokens near ties`);
 }
 
-/** Requests beside each other; one of them is ended; a chat is held to a schema; the model learns. */
+/** Requests beside each other; one of them is ended; a chat is held to a schema. */
 async function requests() {
   const found = await page.evaluate(async (chatTemplate) => {
-    const engine = await web.load('/models/llama-a.gguf', { ctx: 256, chatTemplate, backend: 'gpu', learn: true });
+    const engine = await web.load('/models/llama-a.gguf', { ctx: 256, chatTemplate, backend: 'gpu' });
     const request = { prompt: [1, 2, 3], max_tokens: 24, temperature: 0, ignore_eos: true };
     const alone = (await engine.complete(request).result()).choices[0].text;
     const stop = new AbortController();
     const ended = engine.complete({ ...request, max_tokens: 200 }, { signal: stop.signal }).result().catch((error) => error.name);
     const beside = engine.complete(request).result();
     setTimeout(() => stop.abort(), 50);
-    const ask = () => engine.chat({ messages: [{ role: 'user', content: 'Where is Ulm?' }], max_tokens: 16, temperature: 0 });
-    const first = await ask().result();
-    await engine.feedback({ id: first.id, correction: 'In Swabia' });
     const response_format = { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'boolean' } } };
     const held = await engine.chat({ messages: [{ role: 'user', content: 'Yes?' }], max_tokens: 8, response_format }).text();
-    const texts = [(await beside).choices[0].text === alone, await ended, (await ask().text()).trim(), held];
+    const texts = [(await beside).choices[0].text === alone, await ended, held];
     await engine.dispose();
     return texts;
   }, TEMPLATE);
-  assert.deepEqual(found.slice(0, 3), [true, 'AbortError', 'In Swabia']);
-  assert.match(found[3], /^(true|false)$/);
+  assert.deepEqual(found.slice(0, 2), [true, 'AbortError']);
+  assert.match(found[2], /^(true|false)$/);
 }
 
 /** What is missing, or does not go together, is one line before anything is fetched. */
@@ -98,9 +97,7 @@ async function refused() {
   assert.match(await load(page, { backend: 'cuda' }), /^usage: 'backend' is "cuda"; choose 'native' or 'gpu'$/);
   const without = await launch();
   try {
-    const other = await open(without);
-    await other.evaluate(() => Object.defineProperty(Navigator.prototype, 'gpu', { value: undefined }));
-    assert.match(await load(other), /^(usage: backend 'gpu' needs WebGPU, which is not here|load: no GPU)/);
+    assert.equal(await load(await open(without)), "usage: backend 'gpu' needs a GPU by WebGPU, which is not here; leave 'backend' out");
   } finally {
     await without.close();
   }
