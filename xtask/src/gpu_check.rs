@@ -13,7 +13,7 @@ use crate::shell::{self, cargo};
 /// The most bytes of the folder.
 const BYTES_MAX: u64 = 60 << 20;
 
-/// Tests that need files which are not in the folder.
+/// Part of the names of tests that need files which are not in the folder: those that read the model of this name.
 const SKIPPED: &str = "smollm2";
 
 /// What the folder is made of.

@@ -80,7 +80,7 @@ fn a_batch_has_what_each_of_its_rows_wants() {
 
 /// Rows of several parts.
 #[test]
-fn the_largest_of_a_large_vocabulary_are_those_of_the_row() {
+fn the_largest_of_smollm2_are_those_of_the_row() {
     let mut model = load(&real_model("smollm2:135m"), &options(512));
     let (seq, _) = model.open(None, &CacheSalt::default()).expect("a sequence is free");
     let (n_vocab, tokens) = (model.info().n_vocab, [6403, 1980, 253, 655]);
