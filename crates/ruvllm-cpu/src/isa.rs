@@ -97,9 +97,10 @@ impl Isa {
         Isa::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Returns the best set of this machine.
+    /// Returns the set of this machine whose kernels are the fastest. That is the best one but AMX, whose products take longer than
+    /// those of AVX-512 (`docs/lab/matmul.md`): it is for those who ask for it.
     pub fn best() -> Isa {
-        Isa::available().next().unwrap_or(Isa::Scalar)
+        Isa::available().find(|isa| *isa != Isa::Amx).unwrap_or(Isa::Scalar)
     }
 }
 
