@@ -39,9 +39,9 @@ mod capabilities;
 mod embed;
 #[cfg(feature = "engine")]
 mod engine;
-pub mod intelligence;
 #[cfg(feature = "gpu")]
 mod gpu;
+pub mod intelligence;
 #[cfg(feature = "engine")]
 mod learn;
 #[cfg(feature = "engine")]
