@@ -1,13 +1,10 @@
-//! One choice for each item, of the least loss within a budget of bytes, and within a time if there is one: the multiple-choice
-//! knapsack.
+//! One choice for each item, of the least loss within a budget: the multiple-choice knapsack.
 //!
 //! ```text
 //! extra bytes over the smallest choices, in units of a share of what is left of the budget, rounded up
 //! best[u] = min over the choices of an item: loss + best of the items before with u - extra        item by item
 //! ```
 //! Rounding leaves some bytes over: the choice that wins most for each byte takes them, as often as one fits.
-//!
-//! A time has a price in losses, the smallest that is found with which the choices keep to it (a Lagrange multiplier).
 
 /// Units that the budget above the smallest choices is divided into.
 const N_UNITS: usize = 1 << 16;
@@ -21,44 +18,6 @@ pub(super) struct Choice {
     pub(super) n_bytes: u64,
     /// Not negative.
     pub(super) loss: f64,
-    /// Not negative.
-    pub(super) time: f64,
-}
-
-/// Prices that are tried: doublings until the time is kept, then halvings of the span between.
-const N_DOUBLINGS: usize = 40;
-const N_HALVINGS: usize = 10;
-
-/// Returns the choice for each item as [`choose`] does, of at most `time_max` together; where nothing is so fast, about the fastest ones.
-pub(super) fn choose_in_time(items: &[Vec<Choice>], budget: u64, time_max: f64) -> Option<Vec<usize>> {
-    let time = |chosen: &[usize]| items.iter().zip(chosen).map(|(choices, &i)| choices[i].time).sum::<f64>();
-    let priced = |price: f64| {
-        let with = |choice: &Choice| Choice { loss: choice.loss + price * choice.time, ..*choice };
-        let items: Vec<Vec<Choice>> = items.iter().map(|choices| choices.iter().map(with).collect()).collect();
-        choose(&items, budget)
-    };
-    let mut best = choose(items, budget)?;
-    let loss: f64 = items.iter().zip(&best).map(|(choices, &i)| choices[i].loss).sum();
-    let (mut low, mut high) = (0.0, (loss / time(&best)).max(f64::MIN_POSITIVE) / 1024.0);
-    if time(&best) <= time_max {
-        return Some(best);
-    }
-    for _ in 0..N_DOUBLINGS {
-        best = priced(high)?;
-        if time(&best) <= time_max {
-            break;
-        }
-        (low, high) = (high, 2.0 * high);
-    }
-    for _ in 0..N_HALVINGS {
-        let middle = (low + high) / 2.0;
-        let chosen = priced(middle)?;
-        match time(&chosen) <= time_max {
-            true => (high, best) = (middle, chosen),
-            false => low = middle,
-        }
-    }
-    Some(best)
 }
 
 /// Returns the choice for each item, of at most `budget` bytes together; `None` if the smallest do not fit. An item has one choice
@@ -122,7 +81,7 @@ mod tests {
     use super::*;
 
     fn choices(pairs: &[(u64, f64)]) -> Vec<Choice> {
-        pairs.iter().map(|&(n_bytes, loss)| Choice { n_bytes, loss, time: 0.0 }).collect()
+        pairs.iter().map(|&(n_bytes, loss)| Choice { n_bytes, loss }).collect()
     }
 
     fn sum(items: &[Vec<Choice>], chosen: &[usize]) -> (u64, f64) {
@@ -147,9 +106,7 @@ mod tests {
         for _ in 0..200 {
             let items: Vec<Vec<Choice>> = (0..1 + number(5))
                 .map(|_| {
-                    let choice =
-                        |_| Choice { n_bytes: 1 + number(90), loss: number(1000) as f64, time: number(50) as f64 };
-                    (0..1 + number(4)).map(choice).collect()
+                    (0..1 + number(4)).map(|_| Choice { n_bytes: 1 + number(90), loss: number(1000) as f64 }).collect()
                 })
                 .collect();
             let budget = number(300);
@@ -157,28 +114,6 @@ mod tests {
             assert_eq!(chosen.as_ref().map(|chosen| sum(&items, chosen).1), least_loss(&items, budget), "{items:?}");
             assert!(chosen.is_none_or(|chosen| sum(&items, &chosen).0 <= budget));
         }
-    }
-
-    #[test]
-    fn a_time_is_kept_where_it_can_be() {
-        // Two types of the same size, of which the worse one is faster, and one that is smaller and slow.
-        let choices = |i: usize| {
-            let choice = |(n_bytes, loss, time)| Choice { n_bytes, loss, time };
-            [(10, 1.0 + i as f64, 2.0), (10, 2.0 + 1.5 * i as f64, 1.0), (8, 4.0 + i as f64, 3.0)].map(choice).to_vec()
-        };
-        let items: Vec<Vec<Choice>> = (0..20).map(choices).collect();
-        let sum = |chosen: &[usize]| {
-            let all = items.iter().zip(chosen).map(|(choices, &i)| choices[i]);
-            all.fold((0.0, 0.0), |(loss, time), choice| (loss + choice.loss, time + choice.time))
-        };
-        let free = choose(&items, 200).expect("it fits");
-        assert_eq!(choose_in_time(&items, 200, 40.0), Some(free), "the time allows all");
-        let (loss, time) = sum(&choose_in_time(&items, 200, 30.0).expect("it fits"));
-        // The ten that lose the least by it are fast.
-        assert_eq!((time, loss), (30.0, (0..20).map(|i| 1.0 + f64::from(i)).sum::<f64>() + 10.0 + 0.5 * 45.0));
-        let (_, fastest) = sum(&choose_in_time(&items, 200, 1.0).expect("it fits"));
-        assert_eq!(fastest, 20.0, "nothing is as fast as that");
-        assert_eq!(choose_in_time(&items, 100, 100.0), None);
     }
 
     #[test]
