@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `aarch64.rs` | the tests of the NEON kernels, on an emulated machine |
-//! | `wasm.rs` | the tests of the simd128 kernels and of the engine of a page, in Node |
+//! | `wasm.rs` | the tests of the simd128 kernels, in Node |
 //! | `pack.rs` | the sample of a kernel pack, for `cargo xtask pack` |
 //! | `apple.rs` | the types of what runs on Macs alone |
 //! | `toolchain.rs` | the compiler for all of them |

@@ -1,4 +1,4 @@
-//! The tests of the simd128 kernels and of the engine of a page (the golden models of every architecture), as programs of WASI in Node.
+//! The tests of the simd128 kernels, as programs of WASI in Node.
 //!
 //! Browsers and Node run the same kernels in `wasm32-unknown-unknown`; WASI adds the arguments, clock and output that a
 //! test program wants. There is one thread, and a panic ends the program.
@@ -35,5 +35,5 @@ pub(super) fn run(args: &Args, totals: &mut Totals) -> Result<()> {
         .env("CARGO_TARGET_WASM32_WASIP1_LINKER", toolchain::wasm_linker()?)
         .env("CARGO_TARGET_WASM32_WASIP1_RUNNER", format!("node --no-warnings {}", runner.display()))
         .env("CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS", flags);
-    test(command, &["ruvllm-kernels", "ruvllm-wasm"], TARGET, args, totals)
+    test(command, &["ruvllm-kernels"], TARGET, args, totals)
 }

@@ -1,4 +1,4 @@
-//! Tests of the engine of a page, natively and, by `cargo xtask cross`, in Node.
+//! Tests of the engine of a page, run natively; `cargo xtask web --test` has those of the package, in Node and in Chromium.
 
 mod goldens;
 mod learning;
