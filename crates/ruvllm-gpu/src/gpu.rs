@@ -232,7 +232,9 @@ impl Gpu {
     /// # Errors
     /// The device is lost.
     pub fn wait(&self) -> Result<(), GpuError> {
-        waiting::for_device(self)
+        let waited = waiting::for_device(&self.device, &self.queue);
+        self.check()?;
+        waited.map_err(|error| GpuError::new(GpuErrorKind::DeviceLost, format!("{}: {error}", self.info.name)))
     }
 
     /// Gives the device up: its memory is free at once, and every later call fails as on a lost device.

@@ -5,16 +5,9 @@
 mod of_system {
     pub(crate) use pollster::block_on as until;
 
-    use crate::error::{GpuError, GpuErrorKind};
-    use crate::gpu::Gpu;
-
-    /// Waits until everything that was submitted is done.
-    pub(crate) fn for_device(gpu: &Gpu) -> Result<(), GpuError> {
-        let polled = gpu.device.poll(wgpu::PollType::wait_indefinitely());
-        gpu.check()?;
-        polled
-            .map(drop)
-            .map_err(|error| GpuError::new(GpuErrorKind::DeviceLost, format!("{}: {error}", gpu.info().name)))
+    /// Waits until everything that was submitted to the device's queue is done.
+    pub(crate) fn for_device(device: &wgpu::Device, _queue: &wgpu::Queue) -> Result<(), wgpu::PollError> {
+        device.poll(wgpu::PollType::wait_indefinitely()).map(drop)
     }
 }
 
@@ -29,9 +22,6 @@ mod of_page {
 
     use js_sys::{Function, Promise};
     use wasm_bindgen::JsValue;
-
-    use crate::error::GpuError;
-    use crate::gpu::Gpu;
 
     thread_local! {
         /// What resumes the stack that is suspended: one at a time is.
@@ -70,16 +60,16 @@ mod of_page {
         }
     }
 
-    /// Waits until everything that was submitted is done.
-    pub(crate) fn for_device(gpu: &Gpu) -> Result<(), GpuError> {
+    /// Waits until everything that was submitted to the device's queue is done. A lost device counts as done.
+    pub(crate) fn for_device(_device: &wgpu::Device, queue: &wgpu::Queue) -> Result<(), wgpu::PollError> {
         let done = Arc::new(AtomicBool::new(false));
         let (set, waker) = (done.clone(), Waker::from(Arc::new(Resume)));
-        gpu.queue.on_submitted_work_done(move || {
+        queue.on_submitted_work_done(move || {
             set.store(true, Relaxed);
             waker.wake();
         });
         until(poll_fn(|_| if done.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }));
-        gpu.check()
+        Ok(())
     }
 }
 
