@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// An instruction set a kernel may be written for, in rising order of preference.
+/// An instruction set a kernel may be written for, from few features to many; [`Isa::best`] is the preferred one.
 ///
 /// A name stands for all the features its kernels may use, so one check covers a whole file:
 ///

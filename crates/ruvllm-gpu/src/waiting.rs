@@ -24,7 +24,7 @@ mod of_page {
     use wasm_bindgen::JsValue;
 
     thread_local! {
-        /// What resumes the stack that is suspended: one at a time is.
+        /// Resolver of the promise that the suspended stack waits for; one stack is suspended at a time.
         static RESUME: RefCell<Option<Function>> = const { RefCell::new(None) };
     }
 
