@@ -5,12 +5,15 @@
 //! loss                          = sensitivity of the tensor · error
 //! types                         = those of the least sum of losses within the budget (`knapsack`)
 //! ```
+//! Prompts take no longer than in the recipe that is nearest in size (`pace`): 2, 3 and 6 bits take half as long again as the others.
+//!
 //! Blocks of 32 get scales of the least error that is found, in place of the reference's; the sizes of types do not change by it.
 //!
 //! The sensitivity is measured (`ruvllm imatrix --sensitivity`) and stands in the importance matrix, else it is that of the tensor's
 //! role in models that were measured (`prior`). `adr/0037-recipes-of-a-size.md` has what else was tried.
 
 mod knapsack;
+mod pace;
 mod prior;
 
 use std::collections::BTreeMap;
@@ -103,13 +106,17 @@ pub(crate) fn assign(
             let choice = |(&ty, error): (&GgmlType, &f64)| Choice {
                 n_bytes: tensor_bytes(item.info, ty) as u64,
                 loss: sensitivity * error,
+                time: pace::time_of(item.info, ty),
             };
             item.types.iter().zip(errors).map(choice).collect()
         })
         .collect();
     let room = budget.tensor_bytes(file).checked_sub(n_fixed as u64);
-    let chosen =
-        room.and_then(|room| knapsack::choose(&choices, room)).ok_or_else(|| too_small(file, &choices, n_fixed))?;
+    let is_chosen = |info: &TensorInfo| items.iter().any(|item| item.info.name == info.name);
+    let time_max = pace::time_max(file, options, budget.tensor_bytes(file), &is_chosen)?;
+    let chosen = room
+        .and_then(|room| knapsack::choose_in_time(&choices, room, time_max))
+        .ok_or_else(|| too_small(file, &choices, n_fixed))?;
     let expected = choices.iter().zip(&chosen).map(|(choices, &i)| choices[i].loss).sum();
     let all_measured = !items.is_empty() && items.iter().all(|item| measured(item).is_some());
     Ok(Assignment {
