@@ -2,6 +2,7 @@
 //!
 //! The modules are built for `wasm32-unknown-unknown` by the compiler of `cargo xtask cross`; `wasm-bindgen` of the locked version
 //! writes what JavaScript imports. `--test` also runs the package in Node and in headless Chromium, and the page of `examples/web`.
+//! `--quick` builds the engine's module alone, as fast as that goes, and runs the golden models and SmolLM2 in both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use crate::files::{copy, copy_folder, license};
 use crate::{models, node, shell};
 
 const TARGET: &str = "wasm32-unknown-unknown";
-/// Profile of the modules: optimised for speed, and linked as a whole.
+/// Profile of the modules that are published: optimised for speed, and linked as a whole.
 const PROFILE: &str = "web";
 /// Where the JavaScript lies.
 const SOURCE: &str = "crates/ruvllm-wasm/js";
@@ -59,6 +60,9 @@ pub(crate) struct Args {
     /// Run the package in Node and in headless Chromium as well, with the golden models and SmolLM2, and the page of examples/web
     #[arg(long)]
     test: bool,
+    /// Build only the engine's module, with the profile of CI, and run the golden models and SmolLM2 in Node and in headless Chromium
+    #[arg(long, conflicts_with = "test")]
+    quick: bool,
     /// The program whose answers are compared with [default: built from this checkout]
     #[arg(long)]
     ruvllm: Option<PathBuf>,
@@ -69,43 +73,59 @@ pub(crate) struct Args {
 /// # Errors
 /// A tool is missing and cannot be had, something does not build, a module is too large, or a test fails.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let folder = build()?;
+    if args.quick {
+        return quick(args);
+    }
+    let folder = shell::target_dir().join("web");
+    build(&folder, &MODULES, PROFILE)?;
     if args.test {
         test(&folder, &models::given_or_built(args.ruvllm.as_ref())?)?;
     }
     Ok(())
 }
 
-/// Builds the package and returns its folder.
-fn build() -> Result<PathBuf> {
+/// Tests a module that is not linked as a whole: that takes ten minutes.
+fn quick(args: &Args) -> Result<()> {
+    node::run()?;
+    let folder = shell::target_dir().join("web-quick");
+    build(&folder, &MODULES[..1], shell::PROFILE)?;
+    let ruvllm = models::given_or_built(args.ruvllm.as_ref())?;
+    ["node.mjs", "page.mjs"]
+        .iter()
+        .try_for_each(|name| shell::run(script(name, &folder, &ruvllm).args(["goldens", "smol"])))
+}
+
+/// Builds the package with some of its modules into a folder.
+fn build(folder: &Path, which: &[Module], profile: &str) -> Result<()> {
     toolchain::install(&[("nodejs", "/usr/bin/node")])?;
     let bindgen = bindgen()?;
-    let folder = shell::target_dir().join("web");
     let modules = folder.join("wasm");
     fs::create_dir_all(&modules).with_context(|| format!("cannot make {}", modules.display()))?;
-    for module in &MODULES {
-        compile(module)?;
-        let built = shell::target_dir().join("cross").join(TARGET).join(PROFILE).join("ruvllm_wasm.wasm");
+    for module in which {
+        compile(module, profile)?;
+        let built = shell::target_dir().join("cross").join(TARGET).join(profile).join("ruvllm_wasm.wasm");
         let mut command = Command::new(&bindgen);
         command.args(["--target", "web", "--no-typescript", "--out-name", module.name, "--out-dir"]);
         shell::run(command.arg(&modules).arg(&built))?;
-        check_size(module, &modules.join(format!("{}_bg.wasm", module.name)))?;
+        if profile == PROFILE {
+            check_size(module, &modules.join(format!("{}_bg.wasm", module.name)))?;
+        }
     }
     // The JavaScript, not its tests.
-    copy_folder(&shell::root().join(SOURCE), &folder, false)?;
-    license(&folder)?;
-    copy_common(&folder)?;
+    copy_folder(&shell::root().join(SOURCE), folder, false)?;
+    license(folder)?;
+    copy_common(folder)?;
     let version = env!("CARGO_PKG_VERSION");
     write(
         &folder.join("version.js"),
         &format!("// Written by `cargo xtask web`.\nexport const VERSION = '{version}';\n"),
     )?;
     println!("web: {}", folder.display());
-    Ok(folder)
+    Ok(())
 }
 
 /// Compiles a module.
-fn compile(module: &Module) -> Result<()> {
+fn compile(module: &Module, profile: &str) -> Result<()> {
     let more = if module.has_threads { THREAD_FLAGS } else { "" };
     let flags = format!("-C target-feature=+simd128 -C link-arg=-zstack-size={} {more}", wasm::STACK_BYTES);
     let mut command = toolchain::cargo("rustc", "std,panic_abort");
@@ -113,7 +133,7 @@ fn compile(module: &Module) -> Result<()> {
         .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", toolchain::wasm_linker()?)
         .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags)
         .args(["--package", "ruvllm-wasm", "--lib", "--crate-type", "cdylib", "--target", TARGET])
-        .args(["--profile", PROFILE])
+        .args(["--profile", profile])
         .args(module.features);
     shell::run(&mut command)
 }
@@ -173,21 +193,19 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// with it; that and its screenshots lie in `target/page-web`.
 fn test(folder: &Path, ruvllm: &Path) -> Result<()> {
     node::run()?;
-    let scripts = shell::root().join(SOURCE).join("test");
-    let modules = shell::target_dir().join("node/node_modules");
-    let script = |name: &str| {
-        let mut command = Command::new("node");
-        command.arg(scripts.join(name)).arg(folder).arg(ruvllm).arg(modules.join("playwright-core/index.mjs"));
-        command.current_dir(shell::root());
-        command
-    };
-    shell::run(&mut script("node.mjs"))?;
-    shell::run(&mut script("page.mjs"))?;
-    shell::run(&mut script("gpu.mjs"))?;
+    ["node.mjs", "page.mjs", "gpu.mjs"].iter().try_for_each(|name| shell::run(&mut script(name, folder, ruvllm)))?;
     let out = shell::target_dir().join("page-web");
     let modules = out.join("modules");
     node::install(&shell::root().join(EXAMPLE), &modules)?;
-    shell::run(script("example.mjs").arg(modules.join("node_modules/vite")).arg(out))
+    shell::run(script("example.mjs", folder, ruvllm).arg(modules.join("node_modules/vite")).arg(out))
+}
+
+/// Returns a call of a test of the package.
+fn script(name: &str, folder: &Path, ruvllm: &Path) -> Command {
+    let mut command = Command::new("node");
+    command.arg(shell::root().join(SOURCE).join("test").join(name)).arg(folder).arg(ruvllm);
+    command.arg(shell::target_dir().join("node/node_modules/playwright-core/index.mjs")).current_dir(shell::root());
+    command
 }
 
 #[cfg(test)]

@@ -1,12 +1,24 @@
-// What the tests in Node and in Chromium have in common. Arguments: the package, the program `ruvllm`, playwright-core.
+// What the tests in Node and in Chromium have in common. Arguments: the package, the program `ruvllm`, playwright-core, and the names
+// of the tests that are run (all without any).
 
+import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 
-export const [, , folder, ruvllm, playwright] = process.argv;
+export const [, , folder, ruvllm, playwright, ...only] = process.argv;
+
+/** Runs tests, those that are asked for, and says how long each took. */
+export async function run(where, tests) {
+  const named = only.map((name) => tests.find((test) => test.name === name) ?? assert.fail(`there is no test '${name}'`));
+  for (const test of only.length > 0 ? named : tests) {
+    const start = performance.now();
+    await test();
+    console.log(`${where}: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
+  }
+}
 
 const goldens = 'crates/ruvllm-testkit/testdata/models';
 

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { createReadStream, statSync } from 'node:fs';
 
 import { beginModel, launch, launchGpu, sendFile, serve } from './browser.mjs';
-import { PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2 } from './common.mjs';
+import { PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, run, smollm2 } from './common.mjs';
 
 /** Nats within which a token is as good as native's: activations are not quantised on the GPU. */
 const GAP = 1e-2;
@@ -104,11 +104,7 @@ async function refused() {
 }
 
 try {
-  for (const test of [goldens, smol, requests, refused]) {
-    const start = performance.now();
-    await test();
-    console.log(`gpu: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
-  }
+  await run('gpu', [goldens, smol, requests, refused]);
   assert.deepEqual(wrong, []);
 } finally {
   await browser.close();

@@ -6,7 +6,7 @@ import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 import {
-  CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2,
+  CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, run, smollm2,
 } from './common.mjs';
 
 const url = (name) => pathToFileURL(resolve(join(folder, name))).href;
@@ -172,6 +172,7 @@ async function wrong() {
   await assert.rejects(web.load(url('no.gguf')), /cannot be opened: ENOENT/);
   await assert.rejects(web.load(new Uint8Array(4), { contxt: 5 }), /'contxt' is no option of load/);
   await assert.rejects(web.load(new Uint8Array(4), { threads: 65 }), web.UsageError);
+  await assert.rejects(web.load(new Uint8Array(4), { backend: 'gpu' }), /'gpu' needs a GPU by WebGPU, which is not here/);
   await assert.rejects(web.load(new Uint8Array(64)), web.LoadError);
   const { bytes } = goldenModels()[0];
   await assert.rejects(web.load(bytes.subarray(0, bytes.length - 100)), web.LoadError);
@@ -220,8 +221,4 @@ async function intelligence() {
   assert.throws(() => learner.learn(at(1), 9, 1), /label 9 of 4/);
 }
 
-for (const test of [intelligence, wrong, readers, goldens, learning, memory, smol, threads]) {
-  const start = performance.now();
-  await test();
-  console.log(`node: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
-}
+await run('node', [intelligence, wrong, readers, goldens, learning, memory, smol, threads]);

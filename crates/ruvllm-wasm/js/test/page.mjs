@@ -5,7 +5,7 @@ import { createReadStream, statSync } from 'node:fs';
 
 import { WITHOUT_FILES, beginModel, launch, limitStorage, sendFile, serve } from './browser.mjs';
 import {
-  CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, smollm2,
+  CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, run, smollm2,
 } from './common.mjs';
 
 const models = goldenModels();
@@ -271,11 +271,7 @@ async function threads() {
 
 try {
   await open();
-  for (const test of [cache, uncached, learning, goldens, smol, memory, threads]) {
-    const start = performance.now();
-    await test();
-    console.log(`page: ${test.name} ok, ${(performance.now() - start).toFixed(0)} ms`);
-  }
+  await run('page', [cache, uncached, learning, goldens, smol, memory, threads]);
   assert.deepEqual(wrong, []);
 } finally {
   await browser.close();
