@@ -244,7 +244,7 @@ mod tests {
             })
             .collect();
         let least: u64 = items.iter().map(|choices| choices[0].n_bytes).sum();
-        let (n_bytes, _) = sum(&items, &choose(&items, least * 4 / 3).expect("it fits"));
+        let (n_bytes, _) = totals(&items, &choose(&items, least * 4 / 3).expect("it fits"));
         assert!(n_bytes <= least * 4 / 3 && n_bytes > least * 4 / 3 * 999 / 1000, "{n_bytes} of {}", least * 4 / 3);
         assert_eq!(choose(&items, least - 1), None);
         assert!(choose(&items, least).expect("the smallest fit").iter().all(|&i| i == 0));
