@@ -162,6 +162,11 @@ impl EmbeddedStore {
         }
     }
 
+    /// Reads what may be damaged, and takes note of what the file says. Damage may lie where opening does not look.
+    fn read<T>(&self, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.heard(file::guarded(read))
+    }
+
     /// Takes note of what the file says: after an error of the disk redb does nothing any more until it is opened again.
     fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         result.inspect_err(|error| {
@@ -291,15 +296,15 @@ impl Read<'_> {
 
 impl Snapshot for Read<'_> {
     fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(None), |rows| get(&rows, scope, key))))
+        self.store.read(|| self.rows(table).and_then(|rows| rows.map_or(Ok(None), |rows| get(&rows, scope, key))))
     }
 
     fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
-        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(()), |rows| scan(&rows, s, visit))))
+        self.store.read(|| self.rows(table).and_then(|rows| rows.map_or(Ok(()), |rows| scan(&rows, s, visit))))
     }
 
     fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(vec![]), |rows| scopes(&rows))))
+        self.store.read(|| self.rows(table).and_then(|rows| rows.map_or(Ok(vec![]), |rows| scopes(&rows))))
     }
 }
 
@@ -321,15 +326,15 @@ impl Change<'_> {
 
 impl Snapshot for Change<'_> {
     fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.heard(self.rows(table).and_then(|rows| get(&rows, scope, key)))
+        self.store.read(|| self.rows(table).and_then(|rows| get(&rows, scope, key)))
     }
 
     fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
-        self.store.heard(self.rows(table).and_then(|rows| scan(&rows, s, visit)))
+        self.store.read(|| self.rows(table).and_then(|rows| scan(&rows, s, visit)))
     }
 
     fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.store.heard(self.rows(table).and_then(|rows| scopes(&rows)))
+        self.store.read(|| self.rows(table).and_then(|rows| scopes(&rows)))
     }
 }
 

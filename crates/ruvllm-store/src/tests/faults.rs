@@ -88,6 +88,29 @@ fn only_a_file_that_is_not_there_is_new() {
 }
 
 #[test]
+fn reading_what_is_damaged_is_an_error() {
+    let (_folder, path) = file();
+    let store = open(&path, &OpenOptions::default()).expect("a store");
+    (0..40).for_each(|n| put(store.as_ref(), A, b"who", &[(&[n], &[n; 500])]));
+    drop(store);
+    let whole = std::fs::read(&path).expect("the store's file");
+    let mut n_opened = 0;
+    for (from, step) in (0..64).map(|i| (512 + i * whole.len() / 64, 61 + i)) {
+        let mut bytes = whole.clone();
+        bytes.iter_mut().skip(from).step_by(step).take(40).for_each(|byte| *byte ^= 0x55);
+        std::fs::write(&path, &bytes).expect("a file");
+        let Ok(store) = open(&path, &OpenOptions::default()) else { continue };
+        n_opened += 1;
+        let Ok(snapshot) = store.snapshot() else { continue };
+        // Each is an answer or an error, and no panic.
+        let _ = snapshot.get(A, b"who", &[7]);
+        let _ = snapshot.scan(A, &Scan::all(b"who"), &mut |_, _| Ok(true));
+        let _ = snapshot.scopes(A);
+    }
+    assert!(n_opened > 0, "opening finds all damage: nothing was read");
+}
+
+#[test]
 fn nothing_half_made_has_the_name() {
     let n_calls = {
         let (folder, path) = file();
