@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long)]
     test: bool,
     /// Build only the engine's module, with the profile of CI, and run the golden models and SmolLM2 in Node and in headless Chromium
-    #[arg(long, conflicts_with = "test")]
+    #[arg(long, conflicts_with = "test", hide = true)]
     quick: bool,
     /// The program whose answers are compared with [default: built from this checkout]
     #[arg(long)]
