@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Tests a module that is not linked as a whole: that takes ten minutes.
+/// Tests the engine's module without linking it as a whole, which takes ten minutes.
 fn quick(args: &Args) -> Result<()> {
     node::run()?;
     let folder = shell::target_dir().join("web-quick");

@@ -90,7 +90,7 @@ fn choose_at_a_price(items: &[Vec<Choice>], budget: u64, time_max: f64) -> Optio
 }
 
 /// Returns a sum over what was chosen.
-fn sum(items: &[Vec<Choice>], chosen: &[usize], of: impl Fn(&Choice) -> f64) -> f64 {
+pub(super) fn sum(items: &[Vec<Choice>], chosen: &[usize], of: impl Fn(&Choice) -> f64) -> f64 {
     items.iter().zip(chosen).map(|(choices, &i)| of(&choices[i])).sum()
 }
 

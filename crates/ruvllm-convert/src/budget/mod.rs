@@ -5,7 +5,7 @@
 //! loss                          = sensitivity of the tensor · error
 //! types                         = those of the least sum of losses within the budget (`knapsack`)
 //! ```
-//! Prompts take no longer than in the recipe that is nearest in size (`pace`): 2, 3 and 6 bits take half as long again as the others.
+//! Prompts take about as long as in the recipe that is nearest in size, or less (`pace`): 2, 3 and 6 bits take half as long again as the others.
 //!
 //! Blocks of 32 get scales of the least error that is found, in place of the reference's; the sizes of types do not change by it.
 //!
@@ -117,7 +117,7 @@ pub(crate) fn assign(
     let chosen = room
         .and_then(|room| knapsack::choose_in_time(&choices, room, time_max))
         .ok_or_else(|| too_small(file, &choices, n_fixed))?;
-    let expected = choices.iter().zip(&chosen).map(|(choices, &i)| choices[i].loss).sum();
+    let expected = knapsack::sum(&choices, &chosen, |choice| choice.loss);
     let all_measured = !items.is_empty() && items.iter().all(|item| measured(item).is_some());
     Ok(Assignment {
         types: items.iter().zip(&chosen).map(|(item, &i)| (item.info.name.clone(), item.types[i])).collect(),

@@ -1,4 +1,4 @@
-//! How long prompts take by the types of the matrices, and how long they may.
+//! Times of prompts by the types of the matrices, and the longest that is allowed.
 
 use std::collections::BTreeMap;
 
