@@ -86,6 +86,9 @@ def called(request, name, arguments):
     if name == "huge":
         return text(" and the" * 1_250_000)
     if name == "wait":
+        # A test that gives it up makes sure first that it runs.
+        if "begun" in arguments:
+            open(arguments["begun"], "w").close()
         time.sleep(arguments["seconds"])
         return text("waited")
     if name == "cancelled":

@@ -1,6 +1,7 @@
 //! The store in one file: redb, a copy-on-write B-tree.
 
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use redb::{ReadableDatabase as _, ReadableTable as _, TableError};
 use web_time::{Duration, Instant};
 
-use crate::error::{StoreError, StoreErrorKind, limit};
+use crate::error::{StoreError, StoreErrorKind, invalid, limit};
 use crate::file::{self, Guard, Setup};
 use crate::rows::{Bytes, SIZE, behind, copy, db_error, definition, file_key, get, scan, scopes, size, split};
 use crate::{Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, Visit, time_of};
@@ -96,7 +97,7 @@ impl EmbeddedStore {
         let mut db = file::open_or_make(path, &setup).map_err(within)?;
         let n_bytes = file::guarded(|| size(&db)).map_err(within)?;
         if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
-            db.compact().map_err(|e| within(db_error(e)))?;
+            file::guarded(|| db.compact().map_err(db_error)).map_err(within)?;
         }
         Ok(EmbeddedStore::of(db, n_bytes, path.to_owned(), setup))
     }
@@ -162,18 +163,42 @@ impl EmbeddedStore {
         }
     }
 
-    /// Reads what may be damaged, and takes note of what the file says. Damage may lie where opening does not look.
-    fn read<T>(&self, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.heard(file::guarded(read))
-    }
-
-    /// Takes note of what the file says: after an error of the disk redb does nothing any more until it is opened again.
-    fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    /// Reads or writes what may be damaged, where opening does not look, and takes note of what the file says: after an error of the
+    /// disk redb does nothing any more until it is opened again, and a panic may leave its locks poisoned.
+    fn heard<T>(&self, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut has_panicked = true;
+        let result = file::guarded(|| {
+            let result = work();
+            has_panicked = false;
+            result
+        });
         result.inspect_err(|error| {
-            if error.kind() == StoreErrorKind::Io && !self.is_in_memory() {
+            if (has_panicked || error.kind() == StoreErrorKind::Io) && !self.is_in_memory() {
                 self.is_broken.store(true, Ordering::Release);
             }
         })
+    }
+
+    /// Visits records, as [`scan`] does. A panic of the visitor is its own and no damage.
+    fn visit(
+        &self,
+        visit: &mut Visit<'_>,
+        scan: impl FnOnce(&mut Visit<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut panic = None;
+        let result = self.heard(|| {
+            scan(&mut |key, value| {
+                let visited = catch_unwind(AssertUnwindSafe(|| visit(key, value)));
+                visited.unwrap_or_else(|payload| {
+                    panic = Some(payload);
+                    Ok(false)
+                })
+            })
+        });
+        match panic {
+            Some(payload) => resume_unwind(payload),
+            None => result,
+        }
     }
 
     /// Waits until nobody writes.
@@ -192,7 +217,7 @@ pub fn beside(path: &Path) -> PathBuf {
 impl Store for EmbeddedStore {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, StoreError> {
         let db = self.db()?;
-        let txn = self.heard(db.begin_read().map_err(db_error))?;
+        let txn = self.heard(|| db.begin_read().map_err(db_error))?;
         Ok(Box::new(Read { txn, _db: db, store: self }))
     }
 
@@ -201,7 +226,7 @@ impl Store for EmbeddedStore {
     }
 
     fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, StoreError> {
-        self.heard(self.retain_in(table, rules, now_ms))
+        self.heard(|| self.retain_in(table, rules, now_ms))
     }
 
     fn n_bytes(&self) -> u64 {
@@ -219,7 +244,7 @@ impl Store for EmbeddedStore {
         let io = |e: std::io::Error| within(StoreError::new(StoreErrorKind::Io, e.to_string()).with_source(e));
         let make = || {
             let new = file::make(&path, &self.setup).map_err(within)?;
-            self.heard(copy(&old, &new).map_err(|e| within(db_error(e))))?;
+            self.heard(|| copy(&old, &new).map_err(db_error)).map_err(within)?;
             std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
         };
         // Half a copy may have filled the disk.
@@ -239,7 +264,7 @@ impl EmbeddedStore {
         let mut change = self.change(Durability::Durable)?;
         let mut removed = Removed::default();
         {
-            let mut rows = change.txn.open_table(definition(table)).map_err(db_error)?;
+            let mut rows = change.rows(table)?;
             // Times, sizes and keys of the whole table; values stay where they are.
             let mut records = vec![];
             for record in rows.range::<&[u8]>(..).map_err(db_error)? {
@@ -266,13 +291,16 @@ impl EmbeddedStore {
     fn change(&self, durability: Durability) -> Result<Change<'_>, StoreError> {
         let writer = self.writer();
         let db = self.db()?;
-        let mut txn = self.heard(db.begin_write().map_err(db_error))?;
         let durability = match durability {
             Durability::Durable => redb::Durability::Immediate,
             Durability::Relaxed => redb::Durability::None,
         };
-        txn.set_durability(durability).map_err(|e| StoreError::new(StoreErrorKind::Io, e.to_string()))?;
-        Ok(Change { txn, _db: db, _writer: writer, store: self, n_added: 0, n_removed: 0 })
+        let txn = self.heard(|| {
+            let mut txn = db.begin_write().map_err(db_error)?;
+            txn.set_durability(durability).map_err(|e| StoreError::new(StoreErrorKind::Io, e.to_string()))?;
+            Ok(txn)
+        })?;
+        Ok(Change { txn: Some(txn), _db: db, _writer: writer, store: self, n_added: 0, n_removed: 0 })
     }
 }
 
@@ -296,20 +324,21 @@ impl Read<'_> {
 
 impl Snapshot for Read<'_> {
     fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.read(|| self.rows(table).and_then(|rows| rows.map_or(Ok(None), |rows| get(&rows, scope, key))))
+        self.store.heard(|| self.rows(table)?.map_or(Ok(None), |rows| get(&rows, scope, key)))
     }
 
     fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
-        self.store.read(|| self.rows(table).and_then(|rows| rows.map_or(Ok(()), |rows| scan(&rows, s, visit))))
+        self.store.visit(visit, |visit| self.rows(table)?.map_or(Ok(()), |rows| scan(&rows, s, visit)))
     }
 
     fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.store.read(|| self.rows(table).and_then(|rows| rows.map_or(Ok(vec![]), |rows| scopes(&rows))))
+        self.store.heard(|| self.rows(table)?.map_or(Ok(vec![]), |rows| scopes(&rows)))
     }
 }
 
 struct Change<'a> {
-    txn: redb::WriteTransaction,
+    /// None once it is ended, and after damage was found: half a change is none.
+    txn: Option<redb::WriteTransaction>,
     /// These two outlive the transaction, in this order.
     _db: Arc<redb::Database>,
     _writer: MutexGuard<'a, ()>,
@@ -320,21 +349,55 @@ struct Change<'a> {
 
 impl Change<'_> {
     fn rows(&self, table: Table) -> Result<redb::Table<'_, Bytes, Bytes>, StoreError> {
-        self.store.heard(self.txn.open_table(definition(table)).map_err(db_error))
+        let txn = self.txn.as_ref().ok_or_else(given_up)?;
+        txn.open_table(definition(table)).map_err(db_error)
     }
+
+    /// Returns what the store's size is once this is real. Only one transaction is open at a time, so nobody else changes it meanwhile.
+    fn n_bytes(&self) -> u64 {
+        (self.store.n_bytes() + self.n_added).saturating_sub(self.n_removed)
+    }
+
+    /// Changes something. Damage ends the transaction.
+    fn write<T>(&mut self, write: impl FnOnce(&Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let result = self.store.heard(|| write(self));
+        if result.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Invalid) {
+            self.give_up();
+        }
+        result
+    }
+
+    fn give_up(&mut self) {
+        let txn = self.txn.take();
+        // To take back what was written reads the file.
+        let _ = self.store.heard(|| {
+            drop(txn);
+            Ok(())
+        });
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+fn given_up() -> StoreError {
+    invalid("the change was given up, since the store is damaged")
 }
 
 impl Snapshot for Change<'_> {
     fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.read(|| self.rows(table).and_then(|rows| get(&rows, scope, key)))
+        self.store.heard(|| get(&self.rows(table)?, scope, key))
     }
 
     fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
-        self.store.read(|| self.rows(table).and_then(|rows| scan(&rows, s, visit)))
+        self.store.visit(visit, |visit| scan(&self.rows(table)?, s, visit))
     }
 
     fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.store.read(|| self.rows(table).and_then(|rows| scopes(&rows)))
+        self.store.heard(|| scopes(&self.rows(table)?))
     }
 }
 
@@ -348,16 +411,18 @@ impl Transaction for Change<'_> {
         }
         let key = file_key(scope, key);
         let n_bytes = (key.len() + n) as u64;
-        let mut rows = self.rows(table)?;
-        let old = self.store.heard(rows.get(key.as_slice()).map_err(db_error))?.map(|old| old.value().len());
-        let replaced = old.map_or(0, |old| (key.len() + old) as u64);
-        let total = self.store.n_bytes() + self.n_added + n_bytes - self.n_removed - replaced;
-        if total > store_bytes_max {
-            let advice = "shorten what is kept or raise the limit";
-            return Err(limit(format!("the store is full: {total} of {store_bytes_max} bytes: {advice}")));
-        }
-        self.store.heard(rows.insert(key.as_slice(), value).map_err(db_error))?;
-        drop(rows);
+        let replaced = self.write(|change| {
+            let mut rows = change.rows(table)?;
+            let old = rows.get(key.as_slice()).map_err(db_error)?.map(|old| old.value().len());
+            let replaced = old.map_or(0, |old| (key.len() + old) as u64);
+            let total = (change.n_bytes() + n_bytes).saturating_sub(replaced);
+            if total > store_bytes_max {
+                let advice = "shorten what is kept or raise the limit";
+                return Err(limit(format!("the store is full: {total} of {store_bytes_max} bytes: {advice}")));
+            }
+            rows.insert(key.as_slice(), value).map_err(db_error)?;
+            Ok(replaced)
+        })?;
         self.n_added += n_bytes;
         self.n_removed += replaced;
         Ok(())
@@ -365,44 +430,44 @@ impl Transaction for Change<'_> {
 
     fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, StoreError> {
         let key = file_key(scope, key);
-        let removed = {
-            let mut rows = self.rows(table)?;
-            let old = self.store.heard(rows.remove(key.as_slice()).map_err(db_error))?;
-            old.map(|old| (key.len() + old.value().len()) as u64)
-        };
+        let removed = self.write(|change| {
+            let mut rows = change.rows(table)?;
+            let old = rows.remove(key.as_slice()).map_err(db_error)?;
+            Ok(old.map(|old| (key.len() + old.value().len()) as u64))
+        })?;
         self.n_removed += removed.unwrap_or(0);
         Ok(removed.is_some())
     }
 
     fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, StoreError> {
+        let from = file_key(scope, b"");
+        let to = behind(&from);
+        let end = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let (mut n, mut n_bytes) = (0, 0);
-        {
-            let from = file_key(scope, b"");
-            let to = behind(&from);
-            let end = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let mut rows = self.rows(table)?;
+        self.write(|change| {
+            let mut rows = change.rows(table)?;
             let retained = rows.retain_in::<&[u8], _>((Bound::Included(from.as_slice()), end), |key, value| {
                 n += 1;
                 n_bytes += (key.len() + value.len()) as u64;
                 false
             });
-            self.store.heard(retained.map_err(db_error))?;
-        }
+            retained.map_err(db_error)
+        })?;
         self.n_removed += n_bytes;
         Ok(n)
     }
 
-    fn commit(self: Box<Self>) -> Result<(), StoreError> {
-        // Only one transaction is open at a time, so nobody else has changed the number meanwhile.
-        let n_bytes = self.store.n_bytes() + self.n_added - self.n_removed;
-        let Change { txn, store, .. } = *self;
-        let sized = || -> Result<(), redb::Error> {
-            txn.open_table(SIZE)?.insert((), n_bytes)?;
-            Ok(())
-        };
-        store.heard(sized().map_err(db_error))?;
-        store.heard(txn.commit().map_err(db_error))?;
-        store.n_bytes.store(n_bytes, Relaxed);
+    fn commit(mut self: Box<Self>) -> Result<(), StoreError> {
+        let n_bytes = self.n_bytes();
+        let txn = self.txn.take().ok_or_else(given_up)?;
+        self.store.heard(|| {
+            let write = || -> Result<(), redb::Error> {
+                txn.open_table(SIZE)?.insert((), n_bytes)?;
+                Ok(txn.commit()?)
+            };
+            write().map_err(db_error)
+        })?;
+        self.store.n_bytes.store(n_bytes, Relaxed);
         Ok(())
     }
 }

@@ -166,9 +166,9 @@ pub(crate) fn in_memory(limits: Limits) -> Result<redb::Database, StoreError> {
     builder.create_with_backend(InMemoryBackend::new()).map_err(db_error)
 }
 
-/// Runs what reads a file that may be damaged: redb takes some damage for a fault of its own and panics.
-pub(crate) fn guarded<T>(read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+/// Runs what reads or writes a file that may be damaged: redb takes some damage for a fault of its own and panics.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let advice = "put a copy back, or move it away to begin anew";
         Err(invalid(format!("the store is damaged: what it holds does not fit together: {advice}")))
     })

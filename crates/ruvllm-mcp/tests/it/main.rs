@@ -118,13 +118,17 @@ fn slow_calls_are_given_up_in_time() {
 #[test]
 fn calls_are_cancelled_from_another_thread() {
     let (servers, cancel) = (good(), McpCancel::default());
+    let folder = tempfile::tempdir().expect("a folder");
+    let begun = folder.path().join("begun");
     let start = Instant::now();
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(200));
+            while !begun.exists() && start.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             cancel.cancel();
         });
-        let arguments = Map::from_iter([("seconds".to_owned(), json!(30))]);
+        let arguments = Map::from_iter([("seconds".to_owned(), json!(30)), ("begun".to_owned(), json!(begun))]);
         servers.call("t__wait", arguments, &cancel).expect_err("it was given up")
     });
     check(&error, McpErrorKind::Cancelled, "t__wait");

@@ -417,22 +417,29 @@ fn a_tenant_has_its_share_of_calls() {
 #[test]
 fn a_client_that_goes_gives_the_call_up() {
     let bench = with_mcp("good", &["*"]);
+    let folder = tempfile::tempdir().expect("a folder");
     for is_stream in [false, true] {
-        let n_before = bench.metric("ruvllm_mcp_calls_total");
-        let body = with(approving("wait", &json!({ "seconds": 60 })), json!({ "stream": is_stream }));
-        let mut stream = bench.open(RESPONSES, &body);
-        match is_stream {
-            true => drop(stream.read(&mut [0; 100])),
-            false => std::thread::sleep(Duration::from_millis(500)),
+        let begun = folder.path().join(is_stream.to_string());
+        let call = approving("wait", &json!({ "seconds": 60, "begun": begun }));
+        let mut stream = bench.open(RESPONSES, &with(call, json!({ "stream": is_stream })));
+        if is_stream {
+            drop(stream.read(&mut [0; 100]));
         }
+        wait_until("the call runs", || begun.exists());
         drop(stream);
-        let start = Instant::now();
-        while bench.metric("ruvllm_mcp_calls_total") == n_before {
-            assert!(start.elapsed() < Duration::from_secs(20), "it runs on");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let n_cancelled = 1.0 + f64::from(u8::from(is_stream));
+        wait_until("the call is given up", || bench.metric("ruvllm_mcp_calls_total") == n_cancelled);
     }
     assert!(bench.get("/metrics").body.contains(r#"outcome="cancelled"} 2"#));
+}
+
+/// Waits until something is so, for less than the time of a call.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A disk that fails at each of its writes: what was acknowledged stays, and the store goes on when the disk does.
 
+use std::cell::Cell;
+
 use super::*;
 use ruvllm_testkit::Faults;
 
@@ -87,8 +89,8 @@ fn only_a_file_that_is_not_there_is_new() {
     check(&whole[..300], "the store is damaged");
 }
 
-#[test]
-fn reading_what_is_damaged_is_an_error() {
+/// Opens stores of forty records that are damaged in many places where opening does not look, and has each used.
+fn with_damaged(work: impl Fn(&dyn Store)) {
     let (_folder, path) = file();
     let store = open(&path, &OpenOptions::default()).expect("a store");
     (0..40).for_each(|n| put(store.as_ref(), A, b"who", &[(&[n], &[n; 500])]));
@@ -101,13 +103,66 @@ fn reading_what_is_damaged_is_an_error() {
         std::fs::write(&path, &bytes).expect("a file");
         let Ok(store) = open(&path, &OpenOptions::default()) else { continue };
         n_opened += 1;
-        let Ok(snapshot) = store.snapshot() else { continue };
+        work(store.as_ref());
+    }
+    assert!(n_opened > 0, "opening finds all damage: nothing was done");
+}
+
+#[test]
+fn reading_what_is_damaged_is_an_error() {
+    with_damaged(|store| {
+        let Ok(snapshot) = store.snapshot() else { return };
         // Each is an answer or an error, and no panic.
         let _ = snapshot.get(A, b"who", &[7]);
         let _ = snapshot.scan(A, &Scan::all(b"who"), &mut |_, _| Ok(true));
         let _ = snapshot.scopes(A);
-    }
-    assert!(n_opened > 0, "opening finds all damage: nothing was read");
+    });
+}
+
+#[test]
+fn writing_what_is_damaged_is_an_error() {
+    let n_refused = Cell::new(0);
+    let note = |result: Result<(), StoreError>| n_refused.set(n_refused.get() + usize::from(result.is_err()));
+    with_damaged(|store| {
+        // Each is done or an error, no panic, and leaves nothing locked for the next.
+        let changed = |work: &dyn Fn(&mut dyn Transaction) -> Result<(), StoreError>| {
+            let mut change = store.begin(Durability::Durable)?;
+            work(change.as_mut())?;
+            change.commit()
+        };
+        note(changed(&|change| change.put(A, b"who", &[7], &[1; 900])));
+        note(changed(&|change| (40..80).try_for_each(|n| change.put(A, b"who", &[n], &[n; 500]))));
+        note(changed(&|change| (0..40).step_by(3).try_for_each(|n| change.remove(A, b"who", &[n]).map(drop))));
+        note(changed(&|change| change.remove_scope(A, b"who").map(drop)));
+        note(store.retain(A, &Retention { n_records_max: Some(1), ..Retention::default() }, 0).map(drop));
+        note(store.scrub());
+        drop(store.begin(Durability::Relaxed));
+    });
+    assert!(n_refused.get() > 0, "no damage was met");
+}
+
+#[test]
+fn after_damage_is_met_a_change_cannot_be_made_real() {
+    let n_given_up = Cell::new(0);
+    with_damaged(|store| {
+        let Ok(mut change) = store.begin(Durability::Durable) else { return };
+        let results = (0..40).map(|n| change.put(A, b"who", &[n], &[1; 600]));
+        if results.filter(|result| result.as_ref().is_err_and(|e| e.kind() == StoreErrorKind::Invalid)).count() > 0 {
+            let error = change.commit().expect_err("half a change");
+            assert_eq!(error.to_string(), "the change was given up, since the store is damaged");
+            n_given_up.set(n_given_up.get() + 1);
+        }
+    });
+    assert!(n_given_up.get() > 0, "no damage was met");
+}
+
+#[test]
+#[should_panic(expected = "the visitor's own")]
+fn a_panic_of_a_visitor_is_no_damage() {
+    let store = crate::in_memory(Limits::default()).expect("a store");
+    put(store.as_ref(), A, b"who", &[(b"k", b"v")]);
+    let snapshot = store.snapshot().expect("what is there");
+    let _ = snapshot.scan(A, &Scan::all(b"who"), &mut |_, _| panic!("the visitor's own"));
 }
 
 #[test]
