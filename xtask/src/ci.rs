@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::shell::{self, PROFILE, Totals, cargo};
-use crate::{clients, cross, models, node, npm, page, python, tidy, vulkan, wheel};
+use crate::{clients, cross, models, node, npm, page, python, tidy, vulkan, web, wheel};
 
 /// What `cargo xtask ci` is asked to do.
 #[derive(clap::Args)]
@@ -27,8 +27,8 @@ struct Step {
 }
 
 /// Every step, cheapest first. `models` comes before the tests that read the models, and after `build`, whose
-/// `ruvllm` fetches them; `cross` is last because it builds the standard library for other machines.
-const STEPS: [Step; 18] = [
+/// `ruvllm` fetches them; `cross` and `web` are last because they build the standard library for other machines.
+const STEPS: [Step; 19] = [
     Step { name: "fmt", run: |_| shell::run(&mut cargo("fmt --all --check")) },
     Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "clippy", run: |_| clippy() },
@@ -47,6 +47,7 @@ const STEPS: [Step; 18] = [
     Step { name: "docs", run: |_| docs() },
     Step { name: "package", run: |_| package() },
     Step { name: "cross", run: |totals| cross::run(&cross::Args::default(), totals) },
+    Step { name: "web", run: |_| web::run_quick(&models::ruvllm_path(PROFILE)) },
 ];
 
 /// Runs the steps and prints a line for each, then the totals of all tests.

@@ -2,7 +2,7 @@
 //!
 //! The modules are built for `wasm32-unknown-unknown` by the compiler of `cargo xtask cross`; `wasm-bindgen` of the locked version
 //! writes what JavaScript imports. `--test` also runs the package in Node and in headless Chromium, and the page of `examples/web`.
-//! `--quick` builds the engine's module alone, as fast as that goes, and runs the golden models and SmolLM2 in both.
+//! `--quick` builds the engine's module alone, as fast as that goes, and runs the golden models and SmolLM2 in both, as CI does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long)]
     test: bool,
     /// Build only the engine's module, with the profile of CI, and run the golden models and SmolLM2 in Node and in headless Chromium
-    #[arg(long, conflicts_with = "test", hide = true)]
+    #[arg(long, conflicts_with = "test")]
     quick: bool,
     /// The program whose answers are compared with [default: built from this checkout]
     #[arg(long)]
@@ -74,7 +74,7 @@ pub(crate) struct Args {
 /// A tool is missing and cannot be had, something does not build, a module is too large, or a test fails.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.quick {
-        return quick(args);
+        return run_quick(&models::given_or_built(args.ruvllm.as_ref())?);
     }
     let folder = shell::target_dir().join("web");
     build(&folder, &MODULES, PROFILE)?;
@@ -84,15 +84,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Tests the engine's module without linking it as a whole, which takes ten minutes.
-fn quick(args: &Args) -> Result<()> {
+/// Tests the engine's module beside a program `ruvllm` without linking it as a whole, which takes ten minutes.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) fn run_quick(ruvllm: &Path) -> Result<()> {
     node::run()?;
     let folder = shell::target_dir().join("web-quick");
     build(&folder, &MODULES[..1], shell::PROFILE)?;
-    let ruvllm = models::given_or_built(args.ruvllm.as_ref())?;
     ["node.mjs", "page.mjs"]
         .iter()
-        .try_for_each(|name| shell::run(script(name, &folder, &ruvllm).args(["goldens", "smol"])))
+        .try_for_each(|name| shell::run(script(name, &folder, ruvllm).args(["goldens", "smol"])))
 }
 
 /// Builds the package with some of its modules into a folder.

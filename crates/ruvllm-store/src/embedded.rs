@@ -172,10 +172,15 @@ impl EmbeddedStore {
             has_panicked = false;
             result
         });
-        result.inspect_err(|error| {
-            if (has_panicked || error.kind() == StoreErrorKind::Io) && !self.is_in_memory() {
+        result.map_err(|error| {
+            if self.is_in_memory() {
+                return error;
+            }
+            if has_panicked || error.kind() == StoreErrorKind::Io {
                 self.is_broken.store(true, Ordering::Release);
             }
+            // Of what is damaged, the file is to be moved away.
+            if error.kind() == StoreErrorKind::Invalid { error.within(self.path.display()) } else { error }
         })
     }
 
@@ -458,16 +463,16 @@ impl Transaction for Change<'_> {
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), StoreError> {
-        let n_bytes = self.n_bytes();
-        let txn = self.txn.take().ok_or_else(given_up)?;
-        self.store.heard(|| {
+        let (store, n_bytes) = (self.store, self.n_bytes());
+        store.heard(|| {
+            let txn = self.txn.take().ok_or_else(given_up)?;
             let write = || -> Result<(), redb::Error> {
                 txn.open_table(SIZE)?.insert((), n_bytes)?;
                 Ok(txn.commit()?)
             };
             write().map_err(db_error)
         })?;
-        self.store.n_bytes.store(n_bytes, Relaxed);
+        store.n_bytes.store(n_bytes, Relaxed);
         Ok(())
     }
 }

@@ -25,6 +25,8 @@ pub enum StoreErrorKind {
 #[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
+    /// The file, once it is told.
+    place: Option<String>,
     message: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -35,7 +37,7 @@ pub type Parts = (StoreErrorKind, String, Option<Box<dyn Error + Send + Sync>>);
 impl StoreError {
     /// Makes an error from its kind and one line (lower case, no full stop, with the numbers and what to do).
     pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> StoreError {
-        StoreError { kind, message: message.into(), source: None }
+        StoreError { kind, place: None, message: message.into(), source: None }
     }
 
     /// Makes an error of what ended a visit.
@@ -49,9 +51,9 @@ impl StoreError {
         self
     }
 
-    /// Puts `what: ` before the message.
-    pub(crate) fn within(mut self, what: impl fmt::Display) -> StoreError {
-        self.message = format!("{what}: {}", self.message);
+    /// Puts the file before the message, once.
+    pub(crate) fn within(mut self, path: impl fmt::Display) -> StoreError {
+        self.place.get_or_insert_with(|| path.to_string());
         self
     }
 
@@ -62,7 +64,7 @@ impl StoreError {
 
     /// Returns its parts, for callers that make another error of it.
     pub fn into_parts(self) -> Parts {
-        (self.kind, self.message, self.source)
+        (self.kind, self.to_string(), self.source)
     }
 }
 
@@ -78,7 +80,10 @@ pub(crate) fn limit(message: impl Into<String>) -> StoreError {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        match &self.place {
+            Some(path) => write!(f, "{path}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
     }
 }
 

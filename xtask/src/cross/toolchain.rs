@@ -27,6 +27,9 @@ const MINOR_MIN: u32 = 95;
 /// How many cases each property runs: an emulated machine is some 20 times slower than the real one.
 const N_PROPTEST_CASES: &str = "16";
 
+/// Crates of the standard library that are optimised. The profile of CI does not optimise what no member of the workspace is.
+const FAST: [&str; 4] = ["alloc", "compiler_builtins", "core", "std"];
+
 /// Installs the compiler and `more`, as far as they are missing, if this is Debian and we may.
 ///
 /// # Errors
@@ -51,6 +54,7 @@ pub(crate) fn cargo(subcommand: &str, std: &str) -> Command {
     }
     command
         .args([subcommand, "--locked", &format!("-Zbuild-std={std}")])
+        .args(FAST.map(|name| format!("--config=profile.{}.package.{name}.opt-level=3", shell::PROFILE)))
         .current_dir(shell::root())
         .env("CARGO_TARGET_DIR", shell::target_dir().join("cross"))
         .env("RUSTC", "/usr/bin/rustc")

@@ -146,10 +146,13 @@ fn after_damage_is_met_a_change_cannot_be_made_real() {
     let n_given_up = Cell::new(0);
     with_damaged(|store| {
         let Ok(mut change) = store.begin(Durability::Durable) else { return };
-        let results = (0..40).map(|n| change.put(A, b"who", &[n], &[1; 600]));
-        if results.filter(|result| result.as_ref().is_err_and(|e| e.kind() == StoreErrorKind::Invalid)).count() > 0 {
-            let error = change.commit().expect_err("half a change");
-            assert_eq!(error.to_string(), "the change was given up, since the store is damaged");
+        let mut errors = (0..40).filter_map(|n| change.put(A, b"who", &[n], &[1; 600]).err());
+        let damage = errors.find(|error| error.kind() == StoreErrorKind::Invalid);
+        if let Some(error) = damage {
+            let line = error.to_string();
+            assert!(line.contains(".redb: the store is damaged: "), "{line}");
+            let line = change.commit().expect_err("half a change").to_string();
+            assert!(line.ends_with(".redb: the change was given up, since the store is damaged"), "{line}");
             n_given_up.set(n_given_up.get() + 1);
         }
     });
