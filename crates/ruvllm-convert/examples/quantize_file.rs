@@ -1,4 +1,4 @@
-//! Quantises a file and prints how long it took: `cargo run --release -p ruvllm-convert --example quantize -- IN OUT Q4_K_M [THREADS]`.
+//! Quantises a file and prints how long it took: `cargo run --release -p ruvllm-convert --example quantize_file -- IN OUT Q4_K_M [THREADS]`.
 
 use std::error::Error;
 use std::ops::ControlFlow;
