@@ -2,8 +2,6 @@
 // its own: its calls are suspended while they wait, which not every browser can.
 
 import { isNode, nodeModule } from './node.js';
-import initOne, * as one from './wasm/ruvllm_wasm.js';
-import initMany, * as many from './wasm/ruvllm_wasm_threads.js';
 
 /** The most threads that nobody asked for: more gain little, and the page wants to be quick as well. */
 const DEFAULT_MAX = 8;
@@ -61,11 +59,13 @@ export async function startModule(backend, threads) {
     : new URL('./wasm/ruvllm_wasm_bg.wasm', import.meta.url);
   const source = isNode ? await (await nodeModule('fs/promises')).readFile(url) : url;
   if (!isShared) {
-    await initOne({ module_or_path: source });
+    const one = await import('./wasm/ruvllm_wasm.js');
+    await one.default({ module_or_path: source });
     return one;
   }
+  const many = await import('./wasm/ruvllm_wasm_threads.js');
   const module = isNode ? await WebAssembly.compile(source) : await WebAssembly.compileStreaming(fetch(source));
-  const { memory } = await initMany({ module_or_path: module });
+  const { memory } = await many.default({ module_or_path: module });
   await Promise.all(Array.from({ length: threads - 1 }, () => startThread(module, memory)));
   // A worker tells that it begins, and is counted a moment later.
   for (const start = performance.now(); many.threadsMax() < threads; ) {
