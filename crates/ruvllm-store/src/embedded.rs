@@ -137,7 +137,11 @@ impl EmbeddedStore {
             Some(db) if is_early || !self.is_broken.load(Ordering::Acquire) => return Ok(opened.db.insert(db).clone()),
             // It is locked until it is closed, and whoever reads goes on with what it began with.
             Some(db) => match Arc::try_unwrap(db) {
-                Ok(db) => drop(db),
+                // Closing writes, and may meet damage.
+                Ok(db) => drop(file::guarded(|| {
+                    drop(db);
+                    Ok(())
+                })),
                 Err(db) => return Ok(opened.db.insert(db).clone()),
             },
             None if is_early => {
