@@ -419,6 +419,7 @@ fn a_client_that_goes_gives_the_call_up() {
     let bench = with_mcp("good", &["*"]);
     let folder = tempfile::tempdir().expect("a folder");
     for is_stream in [false, true] {
+        let n_before = bench.metric("ruvllm_mcp_calls_total");
         let begun = folder.path().join(is_stream.to_string());
         let call = approving("wait", &json!({ "seconds": 60, "begun": begun }));
         let mut stream = bench.open(RESPONSES, &with(call, json!({ "stream": is_stream })));
@@ -427,8 +428,7 @@ fn a_client_that_goes_gives_the_call_up() {
         }
         wait_until("the call runs", || begun.exists());
         drop(stream);
-        let n_cancelled = 1.0 + f64::from(u8::from(is_stream));
-        wait_until("the call is given up", || bench.metric("ruvllm_mcp_calls_total") == n_cancelled);
+        wait_until("the call is given up", || bench.metric("ruvllm_mcp_calls_total") != n_before);
     }
     assert!(bench.get("/metrics").body.contains(r#"outcome="cancelled"} 2"#));
 }
@@ -437,7 +437,7 @@ fn a_client_that_goes_gives_the_call_up() {
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
