@@ -20,8 +20,40 @@ use crate::pack::Pack;
 const PRODUCT_TOLERANCE: f32 = 0.05;
 /// Largest difference of attention, in the same units.
 const ATTENTION_TOLERANCE: f32 = 1e-4;
-/// Sizes of the values of inputs.
-const SCALES: [f32; 4] = [1.0, 0.0, 1e-3, 30.0];
+/// Rows that `embed` and `quantize` are compared on: a block, zeros, then enough values that one in a thousand that comes out wrong is met.
+/// Values of 12 and of 9 bits lie half way between two of F16 and of BF16 as often as not.
+const ROWS: [RowShape; 7] = [
+    RowShape { n_min: 1, scale: 1.0, n_bits: 24 },
+    RowShape { n_min: 256, scale: 0.0, n_bits: 24 },
+    RowShape { n_min: 16384, scale: 1.0, n_bits: 24 },
+    RowShape { n_min: 16384, scale: 1e-3, n_bits: 24 },
+    RowShape { n_min: 16384, scale: 30.0, n_bits: 24 },
+    RowShape { n_min: 4096, scale: 30.0, n_bits: 12 },
+    RowShape { n_min: 4096, scale: 30.0, n_bits: 9 },
+];
+
+/// What a random row holds.
+struct RowShape {
+    /// Least number of values; whole blocks are taken.
+    n_min: usize,
+    /// Largest size of a value.
+    scale: f32,
+    /// Bits of a value's significand, up to 24.
+    n_bits: u32,
+}
+
+impl RowShape {
+    /// Returns the number of values in rows of a type.
+    fn n(&self, ty: GgmlType) -> usize {
+        self.n_min.next_multiple_of(ty.block_len())
+    }
+
+    /// Returns values of a row.
+    fn values(&self, n: usize, inputs: &mut Inputs) -> Vec<f32> {
+        let mask = u32::MAX << (24 - self.n_bits);
+        inputs.values(n, self.scale).into_iter().map(|x| f32::from_bits(x.to_bits() & mask)).collect()
+    }
+}
 
 /// Outcome of the comparison of one kernel.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,20 +118,29 @@ impl Inputs {
             true => bytes.chunks_mut(n_bytes).for_each(|row| {
                 ruvllm_pack_kernels::quantize(ty, &self.values(n, scale), row);
             }),
-            false => self.0.fill_bytes(&mut bytes),
+            false => self.fill(&mut bytes),
         }
         Ok(bytes)
+    }
+
+    /// Writes any bytes.
+    fn fill(&mut self, bytes: &mut [u8]) {
+        self.0.fill_bytes(bytes);
     }
 }
 
 fn embed(pack: &mut Pack, ty: GgmlType, inputs: &mut Inputs) -> Result<f32, PackError> {
-    for (i, scale) in SCALES.into_iter().enumerate() {
-        let n = ty.block_len() << (2 * i);
-        let row = inputs.rows(ty, 1, n, scale)?;
-        let (mut native, mut out) = (vec![0.0; n], vec![0.0; n]);
-        ruvllm_pack_kernels::embed(Isa::Scalar, ty, &row, &mut native);
-        pack.embed(ty, &row, &mut out)?;
-        compare(&native, &out, 0.0)?;
+    for shape in &ROWS {
+        let n = shape.n(ty);
+        let mut row = inputs.rows(ty, 1, n, shape.scale)?;
+        // Quantised values first, then bytes that no quantiser writes: scales that are subnormal, infinite or NaN.
+        for _ in 0..2 {
+            let (mut native, mut out) = (vec![0.0; n], vec![0.0; n]);
+            ruvllm_pack_kernels::embed(Isa::Scalar, ty, &row, &mut native);
+            pack.embed(ty, &row, &mut out)?;
+            compare(&native, &out, 0.0)?;
+            inputs.fill(&mut row);
+        }
     }
     Ok(0.0)
 }
@@ -111,8 +152,8 @@ fn quantize(pack: &mut Pack, ty: GgmlType, inputs: &mut Inputs) -> Result<f32, P
             "native quantises nothing to this type without importance, so it cannot be checked",
         ));
     }
-    for (i, scale) in SCALES.into_iter().enumerate() {
-        let row = inputs.values(ty.block_len() << (2 * i), scale);
+    for shape in &ROWS {
+        let row = shape.values(shape.n(ty), inputs);
         let n_bytes = ty.row_bytes(row.len()).expect("whole blocks have a size");
         let (mut native, mut out) = (vec![0; n_bytes], vec![0; n_bytes]);
         ruvllm_pack_kernels::quantize(ty, &row, &mut native);

@@ -1,6 +1,7 @@
 //! Packs as strangers may write them. Modules are texts of WebAssembly; the right ones copy F32, which is its own quantisation.
 
 use super::*;
+use crate::sandbox::Compiled;
 
 /// Texts of a module, of which a test replaces one.
 struct Module {
@@ -190,6 +191,43 @@ fn wrong_results_are_refused() {
         let (kind, line) = refused(&module);
         assert_eq!(kind, PackErrorKind::Result, "{line}");
         assert!(line.starts_with("embed F32: value ") && line.contains(says) && line.contains("(seed "), "{line}");
+    }
+}
+
+/// A pack that rounds floats to BF16: it adds `round` to the bits `$x`, and cuts the lower half off.
+fn bf16(round: &str) -> Pack {
+    let text = format!(
+        r#"(module (memory (export "memory") 16)
+          (func (export "abi") (result i32) (i32.const 1))
+          (func (export "reserve") (param i32) (result i32) (i32.const 64))
+          (func (export "quantize") (param $ty i32) (param $n i32) (param $row i32) (param $out i32) (result i32) (local $x i32)
+            (loop $next
+              (local.set $x (i32.load (local.get $row)))
+              (i32.store16 (local.get $out) (i32.shr_u (i32.add (local.get $x) {round}) (i32.const 16)))
+              (local.set $row (i32.add (local.get $row) (i32.const 4)))
+              (local.set $out (i32.add (local.get $out) (i32.const 2)))
+              (br_if $next (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+            (i32.const 0)))"#
+    );
+    let manifest = r#"{"name":"bf16","version":"1","epoch":1,"kernels":{"quantize":["BF16"]}}"#;
+    let manifest = Manifest::parse(manifest.as_bytes()).expect("a manifest");
+    let module = Compiled::new(&wat::parse_str(text).expect("the text is a module")).expect("it compiles");
+    Pack::start(manifest, &module).expect("it starts")
+}
+
+#[test]
+fn rare_faults_are_met_with_every_seed() {
+    let even = "(i32.add (i32.const 0x7fff) (i32.and (i32.shr_u (local.get $x) (i32.const 16)) (i32.const 1)))";
+    // Half is rounded up where native rounds to even.
+    let mut up = bf16("(i32.const 0x8000)");
+    // One value in a thousand comes out too large.
+    let rare = "(i32.shl (i32.eq (i32.and (local.get $x) (i32.const 1023)) (i32.const 333)) (i32.const 16))";
+    let mut rare = bf16(&format!("(i32.add {even} {rare})"));
+    let mut even = bf16(even);
+    for seed in 0..50 {
+        assert!(check(&mut even, seed).expect("native's rounding")[0].is_equal());
+        assert_eq!(check(&mut up, seed).expect_err("half up").kind(), PackErrorKind::Result, "seed {seed}");
+        assert_eq!(check(&mut rare, seed).expect_err("too large").kind(), PackErrorKind::Result, "seed {seed}");
     }
 }
 
