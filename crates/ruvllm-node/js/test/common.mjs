@@ -31,6 +31,9 @@ export async function metrics(engine) {
   return sums;
 }
 
+/** Milliseconds between two looks at the counters of an engine that computes: a look takes a processor from it. */
+const LOOK_MS = 50;
+
 /** Waits until no request waits or runs, and returns the metrics then. */
 export async function idle(engine, limitMs = 10_000) {
   const start = performance.now();
@@ -38,7 +41,7 @@ export async function idle(engine, limitMs = 10_000) {
     const found = await metrics(engine);
     if (found.ruvllm_requests_running + found.ruvllm_requests_waiting === 0) return found;
     if (performance.now() - start > limitMs) throw new Error(`requests still run after ${limitMs} ms`);
-    await sleep(1);
+    await sleep(LOOK_MS);
   }
 }
 
