@@ -84,6 +84,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Tests that need the module without threads alone, and take a few seconds each beside those of the goldens and of SmolLM2.
+const QUICK: [(&str, &[&str]); 2] = [
+    ("node.mjs", &["wrong", "aborted", "workersThatDoNotStart", "ended", "goldens", "smol"]),
+    ("page.mjs", &["cache", "uncached", "rests", "foreigns", "sizes", "faults", "hashes", "room", "listed", "goldens", "smol"]),
+];
+
 /// Tests the engine's module beside a program `ruvllm` without linking it as a whole, which takes ten minutes.
 ///
 /// # Errors
@@ -92,9 +98,7 @@ pub(crate) fn run_quick(ruvllm: &Path) -> Result<()> {
     node::run()?;
     let folder = shell::target_dir().join("web-quick");
     build(&folder, &MODULES[..1], shell::PROFILE)?;
-    ["node.mjs", "page.mjs"]
-        .iter()
-        .try_for_each(|name| shell::run(script(name, &folder, ruvllm).args(["goldens", "smol"])))
+    QUICK.iter().try_for_each(|(name, tests)| shell::run(script(name, &folder, ruvllm).args(*tests)))
 }
 
 /// Builds the package with some of its modules into a folder.
@@ -181,7 +185,7 @@ fn check_size(module: &Module, path: &Path) -> Result<()> {
 fn copy_common(folder: &Path) -> Result<()> {
     let from = shell::root().join(COMMON);
     for path in
-        ["src/client.js", "src/errors.js", "src/stream.js", "api.d.ts", "bodies.d.ts"].map(|name| from.join(name))
+        ["src/abort.js", "src/client.js", "src/errors.js", "src/stream.js", "api.d.ts", "bodies.d.ts"].map(|name| from.join(name))
     {
         let name = path.file_name().expect("a file has a name");
         copy(&path, &folder.join(name))?;

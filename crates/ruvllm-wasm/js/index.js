@@ -51,7 +51,10 @@ export async function load(model, options = {}) {
   const stop = () => transport.dispose();
   signal?.addEventListener('abort', stop);
   try {
+    // A signal that was aborted before it was listened to tells nothing.
+    signal?.throwIfAborted();
     const name = await transport.load({ source, options: ofEngine, cache, sha256, headers }, { onProgress, onUncached });
+    signal?.throwIfAborted();
     return new Engine(transport, name);
   } catch (error) {
     await transport.dispose();

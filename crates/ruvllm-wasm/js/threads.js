@@ -1,14 +1,15 @@
 // The module of an engine, and the workers that compute in it together where they may share memory. Over the GPU it is a module of
 // its own: its calls are suspended while they wait, which not every browser can.
 
+import { faultOf } from './fault.js';
 import { isNode, nodeModule } from './node.js';
 
 /** The most threads that nobody asked for: more gain little, and the page wants to be quick as well. */
 const DEFAULT_MAX = 8;
 /** The most threads that can be asked for. */
 const MAX = 64;
-/** How long workers may take to begin. */
-const START_MS = 20_000;
+/** How long workers may take to begin; many of them share few cores at that. */
+const START_MS = 60_000;
 
 /** Throws where the backend cannot be had. */
 export async function checkBackend(backend) {
@@ -33,11 +34,11 @@ export async function threadsOf(wished, backend) {
     return Math.max(1, Math.min(DEFAULT_MAX, Math.floor(n / 2)));
   }
   if (!Number.isInteger(wished) || wished < 1 || wished > MAX) throw refused('threads', `'threads' is ${wished}; choose 1 to ${MAX}`);
+  if (wished > 1 && backend === 'gpu') throw refused('threads', "backend 'gpu' computes on the GPU; leave 'threads' out");
   if (wished > 1 && !canShare) {
     const headers = 'Cross-Origin-Opener-Policy: same-origin and Cross-Origin-Embedder-Policy: require-corp';
     throw refused('threads', `${wished} threads need a page that is cross-origin isolated (headers ${headers}); leave 'threads' out for one`);
   }
-  if (wished > 1 && backend === 'gpu') throw refused('threads', "backend 'gpu' computes on the GPU; leave 'threads' out");
   return wished;
 }
 
@@ -46,8 +47,11 @@ function refused(param, message) {
   return Object.assign(new Error(message), { param, code: 'bad_option', status: 400 });
 }
 
-/** Starts the module of a backend with this many threads, the caller among them, and returns what it exports. */
-export async function startModule(backend, threads) {
+/**
+ * Starts the module of a backend with this many threads, the caller among them, and returns what it exports. `watch` gets a port for
+ * each thread that is started, which tells how it has failed.
+ */
+export async function startModule(backend, threads, watch) {
   if (backend === 'gpu') {
     const gpu = await import('./wasm/ruvllm_wasm_gpu.js');
     await gpu.default({ module_or_path: new URL('./wasm/ruvllm_wasm_gpu_bg.wasm', import.meta.url) });
@@ -66,7 +70,7 @@ export async function startModule(backend, threads) {
   const many = await import('./wasm/ruvllm_wasm_threads.js');
   const module = isNode ? await WebAssembly.compile(source) : await WebAssembly.compileStreaming(fetch(source));
   const { memory } = await many.default({ module_or_path: module });
-  await Promise.all(Array.from({ length: threads - 1 }, () => startThread(module, memory)));
+  await Promise.all(Array.from({ length: threads - 1 }, () => startThread(module, memory, watch)));
   // A worker tells that it begins, and is counted a moment later.
   for (const start = performance.now(); many.threadsMax() < threads; ) {
     if (performance.now() - start > START_MS) throw new Error('the workers of the engine do not begin');
@@ -76,16 +80,36 @@ export async function startModule(backend, threads) {
 }
 
 /** Starts a worker that computes in the module; it ends with the worker that started it. */
-async function startThread(module, memory) {
+async function startThread(module, memory, watch) {
   const thread = isNode
     ? new (await nodeModule('worker_threads')).Worker(new URL('./thread.js', import.meta.url))
     : new Worker(new URL('./thread.js', import.meta.url), { type: 'module' });
-  const begun = new Promise((resolve, reject) => {
-    const failed = (error) => reject(new Error(`a worker of the engine does not begin: ${error?.message ?? error}`));
-    if (isNode) thread.once('message', resolve).once('error', failed);
-    else Object.assign(thread, { onmessage: resolve, onerror: failed });
-  });
-  thread.postMessage({ module, memory });
-  await begun;
+  const { port1: alarm, port2: watched } = new MessageChannel();
+  watch(watched);
+  thread.postMessage({ module, memory, alarm }, [alarm]);
+  await begun(thread);
   thread.unref?.();
+}
+
+/** Waits until a thread has begun. */
+async function begun(thread) {
+  let timer;
+  try {
+    await new Promise((resolve, reject) => {
+      const failed = (fault) => reject(new Error(`a worker of the engine does not begin: ${faultOf(fault)}`));
+      const hear = ({ fault }) => (fault === null ? resolve() : failed(fault));
+      if (isNode) thread.once('message', hear).once('error', failed);
+      else {
+        const onerror = (event) => {
+          // Else the engine's worker has failed as well.
+          event.preventDefault();
+          failed(event);
+        };
+        Object.assign(thread, { onmessage: ({ data }) => hear(data), onerror });
+      }
+      timer = setTimeout(failed, START_MS, `it takes more than ${START_MS / 1000} seconds`);
+    });
+  } finally {
+    clearTimeout(timer);
+  }
 }

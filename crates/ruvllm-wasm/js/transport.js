@@ -1,6 +1,7 @@
 // The way from the page to its worker, as the client of `@ruvllm/node` has one to the addon: requests as they stand in the HTTP API.
 
-import { InternalError, LoadError, UsageError } from './errors.js';
+import { DisposedError, LoadError, ofBody, UnsupportedError, UsageError } from './errors.js';
+import { isUnfetched, stopped, unstarted } from './fault.js';
 import { nodeModule } from './node.js';
 
 /** What the worker does, by method and path. */
@@ -149,7 +150,11 @@ export class WorkerTransport {
   #broken = null;
 
   static async start() {
-    return new WorkerTransport(await startWorker());
+    try {
+      return new WorkerTransport(await startWorker());
+    } catch (error) {
+      throw new LoadError(unstarted(error).message);
+    }
   }
 
   constructor(worker) {
@@ -157,8 +162,7 @@ export class WorkerTransport {
     worker.onmessage = ({ data }) => this.#hear(data);
     worker.onerror = (event) => {
       event.preventDefault?.();
-      const message = `the engine has stopped by an internal error: ${event.message ?? event}; load it again`;
-      this.#end({ message, status: 500 });
+      this.#end(isUnfetched(event) ? unstarted(event) : stopped(event));
     };
   }
 
@@ -186,7 +190,11 @@ export class WorkerTransport {
     return this.#ask('exportLearned');
   }
 
-  async importLearned(bytes) {
+  async importLearned(bytes, trust) {
+    if (trust?.length > 0) {
+      const message = "nothing is signed in a page, so that 'trust' can hold for nothing; leave it out";
+      throw new UnsupportedError(message, { param: 'trust', code: 'unsupported', status: 400 });
+    }
     await this.#ask('importLearned', bytes);
   }
 
@@ -207,7 +215,7 @@ export class WorkerTransport {
         else if (result !== undefined) resolve(result);
         else hearMore?.(more);
       };
-      return this.#send(++this.#n, op, body, hear, () => reject(new LoadError('the engine was disposed')));
+      return this.#send(++this.#n, op, body, hear, () => reject(new DisposedError()));
     });
   }
 
@@ -218,14 +226,21 @@ export class WorkerTransport {
     if (!this.#broken) this.#worker.postMessage({ id, op, body });
   }
 
-  #hear({ id, fatal, ...told }) {
+  #hear({ id, fatal, alarm, ...told }) {
     if (fatal) return this.#end(fatal);
+    if (alarm) return this.#watch(alarm);
     const call = this.#calls.get(id);
     if (told.error !== undefined || told.result !== undefined) {
       this.#calls.delete(id);
       this.#count();
     }
     return call?.hear(told);
+  }
+
+  /** Hears by a port of a thread that has failed: the worker may wait for it, and then tells nothing. */
+  #watch(alarm) {
+    alarm.onmessage = ({ data }) => this.#end(stopped(data));
+    alarm.unref?.();
   }
 
   /** A program waits for calls, not for an engine. */
@@ -237,7 +252,7 @@ export class WorkerTransport {
   /** Ends the worker and with it its memory. What runs fails, or ends if nothing has broken. */
   #end(error) {
     if (this.#broken) return;
-    this.#broken = error ?? { message: 'the engine was disposed', status: 503 };
+    this.#broken = error ?? { kind: 'disposed', message: 'the engine was disposed', status: 503 };
     this.#worker.terminate();
     for (const call of [...this.#calls.values()]) {
       if (error) call.hear({ error });
@@ -258,8 +273,10 @@ function isStream(op, text) {
 }
 
 /** Makes an error of what the worker says of a call that is none of the API's. */
-function errorOf({ kind, message, param = null, code = null, status = 0 }) {
+function errorOf({ kind, status = 0, ...error }) {
+  const { message, param = null, code = null } = error;
   if (kind === 'usage') return new UsageError(message, { param });
   if (kind === 'load') return new LoadError(message, { param, code, status });
-  return new InternalError(message, { param, code, status });
+  if (kind === 'disposed') return new DisposedError();
+  return ofBody({ error }, { status: status || 500 });
 }

@@ -1,8 +1,10 @@
 // The engine's worker: it fetches and loads the model, and computes one step after the other; in between it hears what the page says.
 
 import { isNode, nodeModule } from './node.js';
-import { readModel, reasonOf } from './source.js';
+import { readModel } from './source.js';
+import { reasonOf } from './target.js';
 import { checkBackend, startModule, threadsOf } from './threads.js';
+import { thrown } from './thrown.js';
 
 const port = isNode ? (await nodeModule('worker_threads')).parentPort : self;
 const send = (message, transfer) => port.postMessage(message, transfer);
@@ -66,29 +68,23 @@ function broken(error) {
   send({ fatal: { message, type: 'server_error', param: null, code: null, status: 500 } });
 }
 
-/** Returns what the module threw as an object: it throws texts of JSON, the host its own errors. */
-function thrown(error) {
-  if (typeof error !== 'string') return null;
-  try {
-    return JSON.parse(error);
-  } catch {
-    return { message: error, status: 500 };
-  }
-}
-
 /** Loads the module and the model. */
 async function open(id, { source, options, cache, sha256, headers }) {
   await checkBackend(options.backend);
   const threads = await threadsOf(options.threads, options.backend);
-  const { WasmEngine, checkSize, sha256Of } = await startModule(options.backend, threads);
+  const { WasmEngine, checkSize, sha256Of } = await startModule(options.backend, threads, (alarm) => {
+    send({ alarm }, [alarm]);
+  });
   const onProgress = (progress) => send({ id, progress });
   const onUncached = (uncached) => send({ id, uncached });
   const what = { source, cache, headers, sha256 };
-  const { reader, slot } = await readModel(what, { checkSize, sha256Of }, onProgress, onUncached);
-  const known = options.learn ? await slot?.calibration() : null;
-  engine = await WasmEngine.load(reader, JSON.stringify({ ...options, threads }), known ?? undefined, (phase, done, total) => {
-    onProgress({ phase, done, total });
-  });
+  const make = async ({ reader, slot }) => {
+    const known = options.learn ? await slot?.calibration() : null;
+    const tell = (phase, done, total) => onProgress({ phase, done, total });
+    engine = await WasmEngine.load(reader, JSON.stringify({ ...options, threads }), known ?? undefined, tell);
+    return { reader, slot, known };
+  };
+  const { reader, slot, known } = await readModel(what, { checkSize, sha256Of }, onProgress, onUncached, make);
   // Learning reads some weights again.
   if (!options.learn) reader.close();
   // What the model read need not be read again.

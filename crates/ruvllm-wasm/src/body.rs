@@ -9,7 +9,7 @@ use ruvllm_api::strict_json::Strict;
 const BODY_BYTES_MAX: usize = 32 << 20;
 
 /// Fields that the server takes, and for which there is nothing here.
-const NOT_HERE: &Unsupported = &[
+pub(crate) const NOT_HERE: &Unsupported = &[
     ("adapter", "a page's engine has no adapters"),
     ("adapters", "a page's engine has no adapters"),
     ("lora", "a page's engine has no adapters"),

@@ -1,10 +1,13 @@
 //! What the engine has and takes.
 
 use ruvllm_api::fields::{Field, Unsupported};
+use ruvllm_api::learning::{FEEDBACK, MEMORY};
 use ruvllm_api::openai::{UNSUPPORTED, chat, completions, embeddings};
 use ruvllm_api::tokens::{DETOKENIZE, TOKENIZE};
 use ruvllm_engine::Service;
 use serde_json::{Value, json};
+
+use crate::body::NOT_HERE;
 
 /// The calls that have a body: the path of the server's endpoint, its tables and what it refuses.
 const CALLS: &[(&str, &[&[Field]], &Unsupported)] = &[
@@ -13,6 +16,8 @@ const CALLS: &[(&str, &[&[Field]], &Unsupported)] = &[
     ("/v1/embeddings", &[embeddings::FIELDS], &[]),
     ("/tokenize", &[TOKENIZE], &[]),
     ("/detokenize", &[DETOKENIZE], &[]),
+    ("/v1/feedback", &[FEEDBACK], &[]),
+    ("/v1/memory", &[MEMORY], &[]),
 ];
 
 /// Returns what a model's service has and takes.
@@ -25,8 +30,10 @@ pub(crate) fn capabilities(service: &Service, model: &str, learns: bool) -> Valu
     };
     let field = |field: &Field| json!({ "name": field.name, "takes": field.kind.words(), "required": field.is_required, "does": field.doc });
     let call = |(path, tables, refused): &(&str, &[&[Field]], &Unsupported)| {
-        let accepted: Vec<Value> = tables.concat().iter().map(field).collect();
-        let refused: Vec<Value> = refused.iter().map(|(name, why)| json!({ "name": name, "why": why })).collect();
+        let is_here = |field: &&Field| NOT_HERE.iter().all(|(name, _)| *name != field.name);
+        let accepted: Vec<Value> = tables.concat().iter().filter(is_here).map(field).collect();
+        let refused = refused.iter().chain(NOT_HERE).map(|(name, why)| json!({ "name": name, "why": why }));
+        let refused: Vec<Value> = refused.collect();
         json!({ "method": "POST", "path": path, "accepted": accepted, "refused": refused })
     };
     json!({

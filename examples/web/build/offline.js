@@ -11,6 +11,9 @@ function filesOf(folder) {
   return paths.map((path) => path.slice(folder.length + 1).replaceAll('\\', '/')).sort();
 }
 
+/** Files that the page does without: it runs the model on the CPU. */
+const UNUSED = /(^|\/)(ruvllm_wasm_gpu[^/]*|sw\.js)$/;
+
 export function offline() {
   let folder;
   return {
@@ -22,7 +25,7 @@ export function offline() {
     },
     closeBundle() {
       const source = readFileSync(new URL('../src/sw.js', import.meta.url), 'utf8');
-      const files = filesOf(folder).filter((path) => path !== 'sw.js');
+      const files = filesOf(folder).filter((path) => !UNUSED.test(path));
       const hash = createHash('sha256').update(source);
       for (const path of files) hash.update(path).update(readFileSync(join(folder, path)));
       const names = files.map((path) => (path === 'index.html' ? './' : path));

@@ -44,16 +44,18 @@ function progress({ phase, done, total }) {
   line(byId('step'), total ? `${PHASES[phase]}:${share}${size}` : PHASES[phase]);
 }
 
-/** Does something that can be ended, and tells a failure in one line; returns whether it was done. */
+/** Does something that can be ended, unless something is being done, and tells a failure in one line; returns whether it was done. */
 async function run(work) {
-  running = new AbortController();
+  if (running) return false;
+  const controller = new AbortController();
+  running = controller;
   line(byId('error'), '');
   document.body.classList.add('busy');
   try {
-    await work(running.signal);
+    await work(controller.signal);
     return true;
   } catch (error) {
-    if (!running.signal.aborted) line(byId('error'), error.message);
+    if (!controller.signal.aborted) line(byId('error'), error.message);
     return false;
   } finally {
     running = null;
@@ -83,13 +85,17 @@ function close() {
 }
 
 async function open(address) {
+  if (running) return;
   show('progress');
   state('Loading');
   progress({ phase: 'fetch', done: 0, total: 0 });
   const onProblem = (text) => line(byId('error'), text);
   model = new Model(address, { onProgress: progress, onUncached: notKept, onProblem });
   const isOpen = await run(async (signal) => learned(await model.open(signal)));
-  if (!isOpen) return close();
+  if (!isOpen) {
+    close();
+    return;
+  }
   show('talk');
   ready();
   byId('question').focus();
@@ -140,6 +146,7 @@ async function ask(question) {
 }
 
 async function correct(turn, correction) {
+  if (running) return false;
   show('progress');
   progress({ phase: 'load', done: 0, total: 0 });
   const isDone = await run(async (signal) => {

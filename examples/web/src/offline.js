@@ -15,7 +15,7 @@ function settled(worker) {
 async function reasonOf() {
   const name = 'page-trial';
   try {
-    await (await caches.open(name)).put(name, new Response(new Uint8Array(12e6)));
+    await (await caches.open(name)).put(name, new Response(new Uint8Array(24e6)));
     return 'failed';
   } catch (error) {
     return error.name === 'QuotaExceededError' ? 'full' : 'unavailable';

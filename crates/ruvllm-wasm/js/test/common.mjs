@@ -20,6 +20,18 @@ export async function run(where, tests) {
   }
 }
 
+/** How long anything may take that fails at once: what would wait for ever ends by that. */
+const SOON_MS = 60_000;
+
+/** Waits for something that comes soon or never. */
+export function soon(promise) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`nothing came of it in ${SOON_MS / 1000} seconds`)), SOON_MS);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
 const goldens = 'crates/ruvllm-testkit/testdata/models';
 
 /** Returns the bytes of a golden model. */
@@ -98,3 +110,35 @@ export async function nearTies(engine, prompt, tokens, body, gap) {
 
 /** A chat template, which the golden models have none of. */
 export const TEMPLATE = '{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:';
+
+/**
+ * Ends requests in each way there is, on an engine that computes one at a time, and returns what a short request takes after each of
+ * them, as a multiple of what it takes alone: one that was not ended is `n` times as long. Runs in a page as well.
+ */
+export async function afterEnded(engine, n) {
+  const request = { prompt: [1, 2, 3], temperature: 0, ignore_eos: true };
+  const short = async () => {
+    const start = performance.now();
+    await engine.complete({ ...request, max_tokens: 2 }).result();
+    return performance.now() - start;
+  };
+  await short();
+  const alone = await short();
+  const found = {};
+  for (const way of ['signal', 'abort', 'leave']) {
+    const controller = new AbortController();
+    const stream = engine.complete({ ...request, max_tokens: 2 * n }, { signal: controller.signal });
+    const read = async () => {
+      for await (const _ of stream) {
+        if (way === 'leave') return 'AbortError';
+        if (way === 'abort') stream.abort();
+        else controller.abort();
+      }
+      return 'its end';
+    };
+    const told = await read().catch(({ name }) => name);
+    if (told !== 'AbortError') throw new Error(`a request that was ended by '${way}' came to ${told}`);
+    found[way] = (await short()) / alone;
+  }
+  return found;
+}

@@ -11,22 +11,20 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { createReadStream, mkdirSync, mkdtempSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join, resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 
 import { WITHOUT_FILES, beginModel, launch, launchProfile, limitStorage, sendFile, serve } from './browser.mjs';
-import { folder, playwright, smollm2 } from './common.mjs';
+import { folder, smollm2 } from './common.mjs';
+import {
+  LEARNING_MAX_MS, accessible, ask, begin, correct, heardOf, load, loaded, out, shot, text, vite, watch,
+} from './example-page.mjs';
 
-const [vite, out] = process.argv.slice(5).map((path) => resolve(path));
 const dist = join(out, 'dist');
-const axe = join(dirname(playwright), '../axe-core/axe.min.js');
 
 const MODEL = '/models/smollm2.gguf';
 const QUESTION = 'What is the capital of Zorbia?';
 const RIGHT = 'The capital of Zorbia is Quillam.';
 const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
-/** Reading text to learn by takes as long as the machine has other things to do. */
-const LEARNING_MAX_MS = 45 * 60_000;
-const ANSWER_MAX_MS = 2 * 60_000;
 
 /** Paths that were asked for, whether the server is gone, and lines that the worker gets before its own. */
 const asked = [];
@@ -51,66 +49,9 @@ const server = await serve((request, response) => {
 });
 const address = `${server.url}/?model=${MODEL}`;
 
-/** Has a page collect what goes wrong in it. */
-function watch(page) {
-  page.setDefaultTimeout(ANSWER_MAX_MS);
-  page.wrong = [];
-  page.on('pageerror', (error) => page.wrong.push(`${error}`));
-  page.on('console', (message) => message.type() === 'error' && page.wrong.push(message.text()));
-  return page;
-}
-
-const shot = (page, name) => page.screenshot({ path: join(out, `${name}.png`) });
-const text = (page, selector) => page.locator(selector).textContent();
-const loaded = (page, timeout = ANSWER_MAX_MS) => page.locator('#ask').waitFor({ timeout });
-
-/** Fails by what a person who cannot see or point would stumble over. */
-async function accessible(page) {
-  await page.addScriptTag({ path: axe });
-  const { violations } = await page.evaluate(() => globalThis.axe.run());
-  assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]), []);
-  const { wide, wide_max } = await page.evaluate(() => ({ wide: document.documentElement.scrollWidth, wide_max: innerWidth }));
-  assert.ok(wide <= wide_max, `the page is ${wide} wide`);
-}
-
-/** Presses the button that loads the model, and returns the lines of progress that were shown. */
-async function load(page) {
-  await page.evaluate(() => {
-    globalThis.steps = [];
-    const step = document.getElementById('step');
-    new MutationObserver(() => steps.push(step.textContent)).observe(step, { childList: true, characterData: true, subtree: true });
-  });
-  await page.getByRole('button', { name: 'Load' }).click();
-  await loaded(page);
-  return page.evaluate(() => steps);
-}
-
-/** Asks, and returns the element of the answer. */
-async function begin(page, question) {
-  await page.getByLabel('Your question').fill(question);
-  await page.keyboard.press('Enter');
-  return page.locator('.turn').last().locator('.said');
-}
-
-/** Asks, and returns the whole answer. */
-async function ask(page, question) {
-  const said = await begin(page, question);
-  await page.locator('#send', { hasText: 'Send' }).waitFor();
-  assert.equal(await page.locator('#error').isVisible(), false, await text(page, '#error'));
-  return said.textContent();
-}
-
-/** Corrects the answer that was given last. */
-async function correct(page, right) {
-  const turn = page.locator('.turn').last();
-  await turn.getByRole('button', { name: 'Correct this answer' }).click();
-  await turn.getByLabel('The right answer').fill(right);
-  await turn.getByRole('button', { name: 'Teach it' }).click();
-  return turn.getByText('Corrected, and learned').waitFor({ timeout: LEARNING_MAX_MS });
-}
-
 /** The first visit: loading with progress, answers that stream, one that is stopped, one that is corrected. */
 async function visit(page) {
+  const heard = await heardOf(page);
   await page.goto(address);
   await shot(page, 'start');
   await accessible(page);
@@ -136,6 +77,10 @@ async function visit(page) {
   const stopped = await story.textContent();
   await page.waitForTimeout(500);
   assert.equal(await story.textContent(), stopped);
+  // The engine writes no more either, of which its worker would tell.
+  const n = await heard();
+  await page.waitForTimeout(1000);
+  assert.equal(await heard(), n, 'it goes on in the worker');
   assert.notEqual(await ask(page, 'Say hello.'), '');
   await accessible(page);
 
@@ -158,6 +103,36 @@ async function visit(page) {
   console.log(`example: the first correction took ${((performance.now() - start) / 1000).toFixed(0)} s`);
   await turn.scrollIntoViewIfNeeded();
   await shot(page, 'corrected');
+}
+
+/** One thing at a time: while an answer streams, it can be stopped, and what else there is waits. */
+async function busy(page) {
+  await page.goto(address);
+  await load(page);
+  await ask(page, 'Say hello.');
+  await page.getByText('Storage').click();
+  const turn = page.locator('.turn').first();
+  await turn.getByRole('button', { name: 'Correct this answer' }).click();
+  await turn.getByLabel('The right answer').fill(RIGHT);
+  const story = await begin(page, 'Write a long story about the sea.');
+  await page.waitForFunction(() => document.querySelector('.turn:last-child .said').textContent.length > 20);
+  for (const name of ['Forget corrections', 'Remove model', 'Teach it']) {
+    assert.equal(await page.getByRole('button', { name }).count(), 0, `${name} waits`);
+  }
+  // What is pressed all the same does nothing.
+  await page.evaluate(() => {
+    for (const button of document.querySelectorAll('#forget, #remove, .correcting .primary')) {
+      button.disabled = false;
+      button.click();
+    }
+  });
+  const { length } = await story.textContent();
+  await page.waitForFunction((n) => document.querySelector('.turn:last-child .said').textContent.length > n, length);
+  await page.getByRole('button', { name: 'Stop' }).click();
+  await page.getByText('Stopped').waitFor();
+  await turn.getByRole('button', { name: 'Teach it' }).waitFor();
+  assert.equal(await turn.getByLabel('The right answer').inputValue(), RIGHT);
+  assert.notEqual(await ask(page, 'Say hello.'), '');
 }
 
 /** After a reload the model comes from the cache and knows what it learned. */
@@ -293,7 +268,7 @@ const profile = mkdtempSync(join(tmpdir(), 'ruvllm-example-'));
 const browser = await launch();
 let person = await launchProfile(profile, PHONE);
 try {
-  for (const run of [secret, full]) {
+  for (const run of [secret, full, busy]) {
     const context = await browser.newContext(PHONE);
     await test(run, await context.newPage());
     await context.close();

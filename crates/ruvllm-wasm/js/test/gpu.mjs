@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { createReadStream, statSync } from 'node:fs';
 
 import { beginModel, launch, launchGpu, sendFile, serve } from './browser.mjs';
-import { PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, run, smollm2 } from './common.mjs';
+import { PROMPT, TEMPLATE, afterEnded, body, folder, goldenModels, nativeTokens, nearTies, run, smollm2 } from './common.mjs';
 
 /** Nats within which a token is as good as native's: activations are not quantised on the GPU. */
 const GAP = 1e-2;
@@ -33,7 +33,7 @@ async function open(browser) {
   await page.evaluate(async () => {
     globalThis.web = await import('/index.js');
   });
-  await page.evaluate(`globalThis.GAP = ${GAP}; globalThis.nearTies = ${nearTies}`);
+  await page.evaluate(`globalThis.GAP = ${GAP}; globalThis.nearTies = ${nearTies}; globalThis.afterEnded = ${afterEnded}`);
   return page;
 }
 
@@ -89,11 +89,22 @@ async function requests() {
   assert.match(found[2], /^(true|false)$/);
 }
 
+/** A request that was ended is gone from the engine: the next one does not wait until it would have been over. */
+async function ended() {
+  const found = await page.evaluate(async () => {
+    const engine = await web.load('/models/llama-a.gguf', { ctx: 256, backend: 'gpu', parallel: 1 });
+    const found = await afterEnded(engine, 100);
+    await engine.dispose();
+    return found;
+  });
+  for (const [way, times] of Object.entries(found)) assert.ok(times < 20, `${way}: ${times.toFixed(1)} times as long as alone`);
+}
+
 /** What is missing, or does not go together, is one line before anything is fetched. */
 async function refused() {
   const load = (page, more) =>
     page.evaluate((more) => web.load('/models/none.gguf', { backend: 'gpu', ...more }).catch((error) => `${error.kind}: ${error.message}`), more);
-  assert.equal(await load(page, { threads: 2 }).then((line) => line.startsWith('usage: ')), true);
+  assert.equal(await load(page, { threads: 2 }), "usage: backend 'gpu' computes on the GPU; leave 'threads' out");
   assert.match(await load(page, { backend: 'cuda' }), /^usage: 'backend' is "cuda"; choose 'native' or 'gpu'$/);
   const without = await launch();
   try {
@@ -104,7 +115,7 @@ async function refused() {
 }
 
 try {
-  await run('gpu', [goldens, smol, requests, refused]);
+  await run('gpu', [goldens, smol, requests, ended, refused]);
   assert.deepEqual(wrong, []);
 } finally {
   await browser.close();

@@ -1,13 +1,17 @@
 // The package in Node: golden models and SmolLM2 answer as natively, and the interface keeps what its types say.
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { readFileSync, statSync } from 'node:fs';
+import { createServer } from 'node:http';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 import {
-  CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, run, smollm2,
+  CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, afterEnded, body, folder, goldenModels, nativeTokens,
+  nearTies, run, smollm2, soon,
 } from './common.mjs';
+import { threadsThatDoNotBegin, threadsThatFail, workersThatDoNotStart } from './faults.mjs';
 
 const url = (name) => pathToFileURL(resolve(join(folder, name))).href;
 const web = await import(url('index.js'));
@@ -167,6 +171,39 @@ async function requests(engine) {
   assert.equal((await engine.capabilities()).runtime, 'web');
 }
 
+/** A request that was ended is gone from the engine: the next one does not wait until it would have been over. */
+async function ended() {
+  const engine = await web.load(pathToFileURL(smollm2), { ctx: 1024, parallel: 1 });
+  const found = await afterEnded(engine, 400);
+  await engine.dispose();
+  for (const [way, times] of Object.entries(found)) assert.ok(times < 30, `${way}: ${times.toFixed(1)} times as long as alone`);
+}
+
+/** A load ends when its signal is aborted, at once or on its way, and nothing of it goes on. */
+async function aborted() {
+  const { bytes } = goldenModels()[0];
+  await assert.rejects(web.load(bytes, { signal: AbortSignal.abort(new Error('no')) }), /no/);
+  const asked = [];
+  // It answers with a part of the file, and then with nothing.
+  const server = createServer((request, response) => {
+    asked.push(once(response, 'close'));
+    response.writeHead(200, { 'content-length': bytes.length }).write(bytes.subarray(0, 1000));
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const model = `http://127.0.0.1:${server.address().port}/model.gguf`;
+  const atOnce = new AbortController();
+  const loading = web.load(model, { signal: atOnce.signal });
+  atOnce.abort(new Error('at once'));
+  await assert.rejects(soon(loading), /at once/);
+  assert.equal(asked.length, 0, 'nothing is fetched any more');
+  const later = new AbortController();
+  const onProgress = ({ done }) => done > 0 && later.abort(new Error('later'));
+  await assert.rejects(soon(web.load(model, { signal: later.signal, onProgress })), /later/);
+  assert.equal(asked.length, 1);
+  await soon(asked[0]);
+  server.close();
+}
+
 async function wrong() {
   await assert.rejects(web.load('not a url'), web.UsageError);
   await assert.rejects(web.load(url('no.gguf')), /cannot be opened: ENOENT/);
@@ -177,7 +214,6 @@ async function wrong() {
   const { bytes } = goldenModels()[0];
   await assert.rejects(web.load(bytes.subarray(0, bytes.length - 100)), web.LoadError);
   await assert.rejects(web.load(bytes, { sha256: '0'.repeat(64) }), /SHA-256 is/);
-  await assert.rejects(web.load(bytes, { signal: AbortSignal.abort(new Error('no')) }), /no/);
   const engine = await web.load(bytes);
   const running = engine.complete({ prompt: [1, 2, 3], max_tokens: 200, ignore_eos: true }).result();
   await engine.dispose();
@@ -195,7 +231,21 @@ async function learning() {
   assert.equal(told.learned, true);
   assert.equal(await said(engine), 'In Swabia');
   const learned = await engine.exportLearned();
+  const invalid = (about) => (error) => {
+    assert.ok(error instanceof web.InvalidRequestError, `${error}`);
+    assert.deepEqual([error.status, error.code, error.param], about);
+    return true;
+  };
+  await assert.rejects(engine.importLearned(learned.slice(0, -1)), invalid([400, null, null]));
+  await assert.rejects(engine.importLearned(learned, { trust: ['0'.repeat(64)] }), invalid([400, 'unsupported', 'trust']));
+  const none = await web.load(bytes);
+  for (const call of [none.exportLearned(), none.importLearned(learned)]) {
+    await assert.rejects(call, (error) => error instanceof web.NotFoundError && error.code === 'learning_off');
+  }
+  await none.dispose();
+  const late = [engine.exportLearned(), engine.importLearned(learned)].map((call) => assert.rejects(call, web.DisposedError));
   await engine.dispose();
+  await Promise.all(late);
   const other = await web.load(bytes, { name: 'tiny', ctx: 256, chatTemplate: TEMPLATE, learn: true });
   assert.equal((await other.importLearned(learned)).corrections, 1);
   assert.equal(await said(other), 'In Swabia');
@@ -221,4 +271,6 @@ async function intelligence() {
   assert.throws(() => learner.learn(at(1), 9, 1), /label 9 of 4/);
 }
 
-await run('node', [intelligence, wrong, readers, goldens, learning, memory, smol, threads]);
+await run('node', [
+  intelligence, wrong, aborted, workersThatDoNotStart, readers, goldens, learning, threadsThatDoNotBegin, threadsThatFail, memory, smol, threads, ended,
+]);

@@ -7,6 +7,9 @@ import { WITHOUT_FILES, beginModel, launch, limitStorage, sendFile, serve } from
 import {
   CHAT, GAP_MAX, MEMORY_MAX, N_TOKENS, PROMPT, TEMPLATE, body, folder, goldenModels, nativeTokens, nearTies, run, smollm2,
 } from './common.mjs';
+import { downloads } from './downloads.mjs';
+import { Host } from './host.mjs';
+import { rooms } from './room.mjs';
 
 const models = goldenModels();
 /** Requests for models: their paths and ranges. */
@@ -18,12 +21,18 @@ let isIsolated = false;
 /** Lines that the worker gets before its own. */
 let before = '';
 
+/** A host of the page's origin, and of another one. */
+const host = new Host();
+const HOSTED = '/hosted/model.gguf';
+const other = await serve((request, response) => host.answer(request, response));
+
 const server = await serve((request, response) => {
   const { pathname } = new URL(request.url, 'http://localhost');
   if (isIsolated) {
     response.setHeader('cross-origin-opener-policy', 'same-origin').setHeader('cross-origin-embedder-policy', 'require-corp');
   }
   if (pathname === '/') return response.setHeader('content-type', 'text/html').end('<!doctype html><title>web</title>');
+  if (pathname === HOSTED) return host.answer(request, response);
   const model = models.find(({ name }) => pathname === `/models/${name}.gguf`);
   if (model) return sendModel(request, response, pathname, model.bytes.length, (from) => model.bytes.subarray(from));
   if (pathname === '/models/smollm2.gguf') {
@@ -179,7 +188,7 @@ async function uncached() {
   assert.deepEqual(await load({ cache: false }), [2]);
   before = '';
   // Another model gives way where writing finds no room.
-  const other = models.find((model) => model.name !== name && model.bytes.length < bytes.length);
+  const other = models.find((model) => model.name !== name && model.bytes.length >= bytes.length);
   const keep = (name) => page.evaluate(async (name) => {
     await (await web.load(`/models/${name}.gguf`)).dispose();
     return (await web.cachedModels()).map(({ url, complete }) => [url.split('/').pop(), complete]);
@@ -269,11 +278,19 @@ async function threads() {
   }
 }
 
+const files = { small: 'mamba2-b', middle: 'mamba-a', large: 'gpt-oss-a', learner: 'llama-a' };
+for (const key of Object.keys(files)) files[key] = models.find(({ name }) => name === files[key]).bytes;
+const workerHas = (lines) => {
+  before = lines;
+};
+const hosted = { page, files, host, origin: url, path: HOSTED, foreign: `${other.url}${HOSTED}`, workerHas };
+
 try {
   await open();
-  await run('page', [cache, uncached, learning, goldens, smol, memory, threads]);
+  await run('page', [cache, uncached, ...downloads(hosted), ...rooms(hosted), learning, goldens, smol, memory, threads]);
   assert.deepEqual(wrong, []);
 } finally {
   await browser.close();
   server.close();
+  other.close();
 }

@@ -21,7 +21,7 @@ const HASHED_BYTES: usize = 1 << 20;
 
 #[wasm_bindgen]
 extern "C" {
-    /// A file outside of the module's memory, as `source.js` has it.
+    /// A file outside of the module's memory, as `reader.js` has it.
     pub type Reader;
 
     /// Returns the length of the file, in bytes.
