@@ -5,7 +5,7 @@
 //! C library in it and no GPU backend, because drivers of GPUs are loaded at run time: it runs on every Linux.
 
 mod deb;
-mod elf;
+pub(crate) mod elf;
 mod formula;
 mod sbom;
 mod trial;

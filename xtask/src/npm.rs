@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::files::{copy, copy_folder, empty, license};
 use crate::shell::{self, PROFILE, cargo};
-use crate::{models, node};
+use crate::{dist, models, node};
 
 /// Sources of the packages.
 const SOURCES: &str = "crates/ruvllm-node/js";
@@ -77,6 +77,8 @@ struct Built {
     platform: &'static Platform,
     addon: PathBuf,
     program: PathBuf,
+    /// Whether they run on this machine.
+    is_own: bool,
 }
 
 /// Builds and packs the packages, and tests them.
@@ -84,13 +86,18 @@ struct Built {
 /// # Errors
 /// Something does not build, the committed types are not those of the addon, or a test fails.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let own = &PLATFORMS[0];
+    let own = own()?;
     let platform = PLATFORMS.iter().find(|platform| Some(platform.name) == args.platform.as_deref()).unwrap_or(own);
     let is_own = std::ptr::eq(platform, own);
     let mut command = cargo("build --package ruvllm-node --package ruvllm-cli");
     command.args(["--profile", &args.profile]);
     if !is_own {
         command.args(["--target", platform.target]);
+    }
+    if platform.libc == Some("musl") {
+        // Programs for musl are static by default, and static programs load no addons.
+        let variable = format!("CARGO_TARGET_{}_RUSTFLAGS", platform.target.to_uppercase().replace('-', "_"));
+        command.env(variable, "-C target-feature=-crt-static");
     }
     shell::run(&mut command)?;
     let built = built(platform, &args.profile, is_own);
@@ -109,6 +116,21 @@ pub(crate) fn run_in_ci() -> Result<()> {
     packages(&built(&PLATFORMS[0], PROFILE, true), false, true)
 }
 
+/// Returns this machine's platform.
+fn own() -> Result<&'static Platform> {
+    let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
+    let name = match (std::env::consts::OS, std::env::consts::ARCH) {
+        ("linux", "x86_64") => format!("linux-x64-{libc}"),
+        ("linux", "aarch64") => format!("linux-arm64-{libc}"),
+        ("macos", "aarch64") => "darwin-arm64".to_owned(),
+        ("macos", "x86_64") => "darwin-x64".to_owned(),
+        ("windows", "x86_64") => "win32-x64-msvc".to_owned(),
+        (os, cpu) => format!("{os}-{cpu}"),
+    };
+    let own = PLATFORMS.iter().find(|platform| platform.name == name);
+    own.with_context(|| format!("there is no package for {name}; PLATFORMS in xtask/src/npm.rs names those that there are"))
+}
+
 /// Returns where cargo puts what it builds.
 fn built(platform: &'static Platform, profile: &str, is_own: bool) -> Built {
     let folder = if profile == "dev" { "debug" } else { profile };
@@ -119,7 +141,7 @@ fn built(platform: &'static Platform, profile: &str, is_own: bool) -> Built {
         "darwin" => ("libruvllm_node.dylib", "ruvllm"),
         _ => ("libruvllm_node.so", "ruvllm"),
     };
-    Built { platform, addon: folder.join(addon), program: folder.join(program) }
+    Built { platform, addon: folder.join(addon), program: folder.join(program), is_own }
 }
 
 /// Stages and packs all packages, checks the types, and tests the packages.
@@ -145,7 +167,7 @@ fn stage_platform(built: &Built) -> Result<PathBuf> {
     let addon = folder.join("ruvllm.node");
     copy(&built.addon, &addon)?;
     copy(&built.program, &program)?;
-    if *os == "linux" {
+    if *os == "linux" && built.is_own {
         // Names for debuggers are half of an addon.
         shell::run(Command::new("strip").arg("--strip-unneeded").args([&addon, &program]))?;
     }
@@ -162,6 +184,13 @@ fn stage_platform(built: &Built) -> Result<PathBuf> {
     });
     if let Some(libc) = libc {
         manifest["libc"] = json!([libc]);
+    }
+    if *libc == Some("glibc") {
+        // `native.cjs` tells people with an older one.
+        let [addon, program] = [&addon, &program].map(|file| dist::elf::needs(file));
+        let (major, minor) = addon?.glibc.max(program?.glibc).context("the addon names no version of the C library")?;
+        println!("{name}: needs glibc {major}.{minor}");
+        manifest["ruvllm"] = json!({ "glibc": format!("{major}.{minor}") });
     }
     fs::write(folder.join("package.json"), format!("{manifest:#}\n"))?;
     fs::write(folder.join("README.md"), format!("# {package}\n\nA part of `@ruvllm/node`, which installs it.\n"))?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, ModelInfo};
+use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, LoadProgress, ModelInfo};
 use ruvllm_hub::{FetchContext, Progress, Registry, Store, StoreOptions};
 
 use crate::args::cache::CacheArgs;
@@ -154,12 +154,18 @@ impl App {
     }
 
     fn try_load(&self, backend: LocalBackend, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
-        let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let gpu = self.settings.gpu.as_deref();
         if let Some(listener) = &self.listener {
-            let task = listener.begin("loading", Some(n_bytes));
-            return backend.load(path, options, gpu, &mut |progress| task.set(progress.done_bytes));
+            let mut task = None;
+            let mut tell = |progress: LoadProgress| {
+                let task = task.get_or_insert_with(|| listener.begin("loading", Some(progress.total_bytes)));
+                task.set(progress.done_bytes);
+            };
+            unless_cancelled(&**listener)?;
+            let engine = backend.load(path, options, gpu, &mut tell)?;
+            return unless_cancelled(&**listener).map(|()| engine);
         }
+        let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let bar = self.ui.bytes_bar("loading", n_bytes).of(path.display().to_string());
         let loaded = backend.load(path, options, gpu, &mut |progress| {
             bar.set_length(progress.total_bytes);
@@ -167,5 +173,14 @@ impl App {
         });
         bar.finish_and_clear();
         loaded
+    }
+}
+
+/// # Errors
+/// With kind `Cancelled` where nobody wants the model any more.
+fn unless_cancelled(listener: &dyn Progress) -> Result<(), EngineError> {
+    match listener.is_cancelled() {
+        true => Err(EngineError::new(ErrorKind::Cancelled, "the loading was ended")),
+        false => Ok(()),
     }
 }

@@ -38,9 +38,9 @@ export interface LoadOptions {
   chatTemplate?: string;
   /** Whether answers may be corrected and judged, and requests teach; `false` by default. */
   learn?: boolean;
-  /** Ends the loading; `load` then rejects with the signal's reason. */
+  /** Ends the loading; `load` then rejects with the signal's reason. A file that is being read is read to its end, and freed. */
   signal?: AbortSignal;
-  /** Called while the model is fetched and loaded. */
+  /** Called while the model is fetched and loaded. What it throws ends the loading, and `load` rejects with it. */
   onProgress?: (progress: LoadProgress) => void;
 }
 
@@ -327,8 +327,8 @@ export interface Capabilities {
   limits: { requests_at_once: number | null; [field: string]: unknown };
   /** Whether the engine was loaded with `learn: true`. */
   learns: boolean;
-  /** Key that others need to trust what this machine exports. */
-  public_key: string;
+  /** Key that others need to trust what this machine exports; null where the machine has none and cannot keep one. */
+  public_key: string | null;
   [field: string]: unknown;
 }
 

@@ -8,14 +8,13 @@ use bytes::Bytes;
 use http::Request;
 use napi::bindgen_prelude::{Buffer, Uint8Array};
 use napi_derive::napi;
-use ruvllm_cli::EmbeddedModels;
+use ruvllm_api::error::ApiError;
 use ruvllm_learning::PublicKey;
 use ruvllm_server::Embedded;
 use tokio::task::spawn_blocking;
 
 use crate::call::NativeCall;
 use crate::error::{internal, of_api, of_command, of_server};
-use crate::progress::{OnProgress, listener};
 
 /// Models in this process that answer requests.
 #[napi]
@@ -26,23 +25,11 @@ pub struct NativeEngine {
     home: PathBuf,
 }
 
-/// Loads models as `ruvllm serve` with these arguments does. Progress is told to `on_progress`.
-///
-/// # Errors
-/// As the command's.
-#[napi]
-pub async fn load(args: Vec<String>, on_progress: OnProgress) -> napi::Result<NativeEngine> {
-    let load = move || {
-        let models = EmbeddedModels::load(&args, Arc::new(listener(on_progress)));
-        let EmbeddedModels { names, models, options, home } = models.map_err(|error| of_command(&error))?;
-        let embedded = Embedded::start(models, options).map_err(|error| of_server(&error))?;
-        embedded.prepare().map_err(|error| of_server(&error))?;
-        Ok(NativeEngine { embedded: Mutex::new(Some(Arc::new(embedded))), names, home })
-    };
-    spawn_blocking(load).await.map_err(|_| internal("loading broke off by an internal error"))?
-}
-
 impl NativeEngine {
+    pub(crate) fn new(embedded: Arc<Embedded>, names: Vec<String>, home: PathBuf) -> NativeEngine {
+        NativeEngine { embedded: Mutex::new(Some(embedded)), names, home }
+    }
+
     /// # Errors
     /// The engine was disposed.
     fn embedded(&self) -> napi::Result<Arc<Embedded>> {
@@ -103,7 +90,8 @@ impl NativeEngine {
         let own = ruvllm_cli::node_key(&self.home).map_err(|error| of_command(&error))?.public();
         let mut trusted = vec![own];
         for text in &trust {
-            trusted.push(PublicKey::parse(text).map_err(|error| internal(&format!("trust: {error}")))?);
+            let key = PublicKey::parse(text).map_err(|error| ApiError::bad("trust", error.to_string()));
+            trusted.push(key.map_err(|error| of_api(&error))?);
         }
         let generation = self.embedded()?.import_learned(file.to_vec(), trusted).await;
         Ok(generation.map_err(|error| of_api(&error))? as f64)

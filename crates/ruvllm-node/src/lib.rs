@@ -1,6 +1,6 @@
 //! RuvLLM in Node: the server of `ruvllm serve` in the process of a JavaScript program, without a socket.
 //!
-//! The addon is small: [`load()`] brings the models as the command does, [`NativeEngine::call`] takes a request as it stands in the HTTP
+//! The addon is small: [`NativeLoading::engine`] brings the models as the command does, [`NativeEngine::call`] takes a request as it stands in the HTTP
 //! API, and [`NativeCall`] gives its answer in pieces. Everything that is typed stands above it in JavaScript (`js/`).
 //!
 //! Nothing here waits on the thread of JavaScript: requests run on tokio's threads, and engines on their own.
@@ -11,10 +11,12 @@
 mod call;
 mod engine;
 mod error;
+mod load;
 mod options;
 mod progress;
 
 pub use call::{NativeCall, ResponseHead};
-pub use engine::{NativeEngine, load};
+pub use engine::NativeEngine;
+pub use load::{NativeLoading, load};
 pub use options::{OptionInfo, options, version};
 pub use progress::ProgressEvent;

@@ -9,18 +9,18 @@ use crate::shell;
 
 /// Needs of a program.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Needs {
+pub(crate) struct Needs {
     /// Newest version of the GNU C library that a symbol of it asks for; `None` if it asks for none.
-    pub(super) glibc: Option<(u32, u32)>,
+    pub(crate) glibc: Option<(u32, u32)>,
     /// Libraries that are loaded with it.
-    pub(super) libraries: Vec<String>,
+    pub(crate) libraries: Vec<String>,
 }
 
 /// Reads them by `objdump` (binutils).
 ///
 /// # Errors
 /// There is no `objdump`, or the file is no program.
-pub(super) fn needs(program: &Path) -> Result<Needs> {
+pub(crate) fn needs(program: &Path) -> Result<Needs> {
     Ok(parse(&shell::output(Command::new("objdump").arg("-p").arg(program))?))
 }
 

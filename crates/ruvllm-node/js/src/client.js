@@ -1,6 +1,7 @@
 // The engine as programs see it, over a transport that takes requests as they stand in the HTTP API. Shared with the browser's
 // package, which has another transport.
 
+import { onAbort } from './abort.js';
 import { DisposedError, InvalidRequestError, ofBody } from './errors.js';
 import { ChatAnswer, CompletionAnswer, events, Stream, WholeAnswer } from './stream.js';
 
@@ -124,7 +125,7 @@ export class Engine {
 
   async exportLearned() {
     this.#check();
-    return this.#transport.exportLearned();
+    return this.#unlessDisposed(this.#transport.exportLearned());
   }
 
   async importLearned(bytes, { trust = [] } = {}) {
@@ -132,14 +133,17 @@ export class Engine {
     if (!(bytes instanceof Uint8Array)) {
       throw new InvalidRequestError('importLearned takes the bytes that exportLearned returned, as a Uint8Array');
     }
-    await this.#transport.importLearned(bytes, trust);
+    if (!Array.isArray(trust) || trust.some((key) => typeof key !== 'string')) {
+      throw new InvalidRequestError("'trust' takes a list of public keys, as capabilities() tells them", { param: 'trust' });
+    }
+    await this.#unlessDisposed(this.#transport.importLearned(bytes, trust));
     return this.learning();
   }
 
   async capabilities() {
     const told = await this.#json('GET', '/v1/capabilities');
     this.#check();
-    return { ...told, ...(await this.#transport.facts()) };
+    return { ...told, ...(await this.#unlessDisposed(this.#transport.facts())) };
   }
 
   dispose() {
@@ -166,6 +170,15 @@ export class Engine {
       yield* engine.#told(events(bytesOf(call)));
     };
     return new Stream((signal) => start(this, signal), reducer, signal);
+  }
+
+  /** Waits for what fails otherwise where the engine is disposed meanwhile. */
+  async #unlessDisposed(promise) {
+    try {
+      return await promise;
+    } catch (error) {
+      throw this.#disposing ? new DisposedError() : error;
+    }
   }
 
   /** Passes chunks on; what ends because the engine was disposed says so. */
@@ -212,20 +225,27 @@ export class Engine {
     this.#check();
     signal?.throwIfAborted();
     const call = this.#transport.open(request);
-    const cancel = () => call.cancel();
-    const end = () => signal?.removeEventListener('abort', cancel);
-    signal?.addEventListener('abort', cancel, { once: true });
-    const head = await call.head();
-    if (signal?.aborted) throw signal.reason;
-    if (head === null) throw new DisposedError();
-    return { head, call: withEnd(call, end, signal) };
+    const end = onAbort(signal, () => call.cancel());
+    try {
+      const head = await call.head();
+      if (signal?.aborted) call.cancel();
+      signal?.throwIfAborted();
+      if (head === null) throw new DisposedError();
+      return { head, call: withEnd(call, end, signal) };
+    } catch (error) {
+      end();
+      throw error;
+    }
   }
 
   async #fetch(input, init) {
     this.#check();
     const isPath = typeof input === 'string' && input.startsWith('/');
     const request = new Request(isPath ? `http://ruvllm${input}` : input, init);
-    const { method, signal } = request;
+    const { method } = request;
+    // The signal of a request that was made here ends nothing once the collector has taken the request.
+    const given = init?.signal !== undefined ? init.signal : input instanceof Request ? input.signal : null;
+    const signal = given ?? undefined;
     const url = new URL(request.url);
     const body = request.body === null ? undefined : new Uint8Array(await request.arrayBuffer());
     const asked = { method, path: url.pathname + url.search, headers: [...request.headers], body };
@@ -233,7 +253,7 @@ export class Engine {
     const hasBody = ![204, 205, 304].includes(head.status) && method !== 'HEAD';
     if (!hasBody) call.cancel();
     const headers = new Headers(/** @type {[string, string][]} */ (head.headers));
-    return new Response(hasBody ? readable(call) : null, { status: head.status, headers });
+    return new Response(hasBody ? readable(call, input) : null, { status: head.status, headers });
   }
 }
 
@@ -292,13 +312,15 @@ async function textOf(call) {
   return text + decoder.decode();
 }
 
-function readable(call) {
-  return new ReadableStream({
+/** Returns a body of a call. It holds the caller's request, whose signal ends the call only as long as somebody has it. */
+function readable(call, request) {
+  return new ReadableStream(/** @type {UnderlyingDefaultSource & { request: unknown }} */ ({
+    request,
     async pull(controller) {
       const bytes = await call.next();
       if (bytes === null) controller.close();
       else controller.enqueue(bytes);
     },
     cancel: () => call.cancel(),
-  });
+  }));
 }

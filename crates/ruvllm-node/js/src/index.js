@@ -1,5 +1,6 @@
 // `@ruvllm/node`: the client over the addon.
 
+import { onAbort } from './abort.js';
 import { Engine } from './client.js';
 import { LoadError, ofNative, UsageError } from './errors.js';
 import native from './native.cjs';
@@ -31,23 +32,37 @@ export async function load(model, options = {}) {
   const { signal, onProgress, ...others } = options;
   const args = [...ofModels(model), ...Object.entries(others).flatMap(([name, value]) => ofOption(name, value))];
   signal?.throwIfAborted();
+  // Ends the loading: for the caller's reason, or by what `onProgress` throws.
+  const ended = new AbortController();
   const told = ({ what, done, total }) => {
-    onProgress?.({ phase: what === 'loading' ? 'load' : 'fetch', done, ...(total !== undefined && { total }) });
+    if (ended.signal.aborted) return;
+    try {
+      onProgress?.({ phase: what === 'loading' ? 'load' : 'fetch', done, ...(total !== undefined && { total }) });
+    } catch (error) {
+      ended.abort(error);
+    }
   };
-  const loading = loaded().load(args, told).catch((error) => Promise.reject(ofNative(error)));
-  return new Engine(transport(await unlessAborted(loading, signal)), (await loading).names[0]);
+  const loading = loaded().load(args, told);
+  const end = onAbort(signal, () => ended.abort(signal?.reason));
+  try {
+    const engine = await unlessAborted(loading, ended.signal);
+    return new Engine(transport(engine), engine.names[0]);
+  } finally {
+    end();
+  }
 }
 
-/** Waits for an engine; one that nobody waits for any more is freed when it is there. */
+/** Waits for an engine. Where it is given up meanwhile the loading ends, and an engine that is there all the same is freed. */
 function unlessAborted(loading, signal) {
-  if (!signal) return loading;
+  const engine = loading.engine().catch((error) => Promise.reject(ofNative(error)));
   return new Promise((resolve, reject) => {
     const abort = () => {
-      loading.then((engine) => engine.dispose()).catch(() => {});
+      loading.cancel();
+      engine.then((engine) => engine.dispose()).catch(() => {});
       reject(signal.reason);
     };
     signal.addEventListener('abort', abort, { once: true });
-    loading.then(resolve, reject).finally(() => signal.removeEventListener('abort', abort));
+    engine.finally(() => signal.removeEventListener('abort', abort)).then(resolve, reject);
   });
 }
 
@@ -71,6 +86,15 @@ function ofOption(name, value) {
   return [`${option}=${value}`];
 }
 
+/** Returns this machine's public key; null where it has none and cannot keep one. */
+function publicKey(engine) {
+  try {
+    return engine.publicKey();
+  } catch {
+    return null;
+  }
+}
+
 function begun(make) {
   try {
     return make();
@@ -90,6 +114,6 @@ function transport(engine) {
     dispose: () => guarded(engine.dispose()),
     exportLearned: () => guarded(engine.exportLearned()),
     importLearned: async (file, trust) => void (await guarded(engine.importLearned(file, trust))),
-    facts: async () => ({ runtime: 'node', public_key: engine.publicKey() }),
+    facts: async () => ({ runtime: 'node', public_key: publicKey(engine) }),
   };
 }

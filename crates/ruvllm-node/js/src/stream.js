@@ -1,6 +1,7 @@
 // An answer that is being written: chunks for those who iterate, and the whole answer made of them. Shared with the browser's
 // package.
 
+import { onAbort } from './abort.js';
 import { InternalError, ofBody } from './errors.js';
 
 /**
@@ -59,8 +60,8 @@ export class Stream {
     this.reducer = reducer;
     const abort = () => this.#controller.abort(signal?.reason);
     if (signal?.aborted) abort();
-    else signal?.addEventListener('abort', abort, { once: true });
-    this.#result = this.#pump(start).finally(() => signal?.removeEventListener('abort', abort));
+    const end = onAbort(signal, abort);
+    this.#result = this.#pump(start).finally(end);
     // A failure is told to those who await something.
     this.#result.catch(() => {});
   }

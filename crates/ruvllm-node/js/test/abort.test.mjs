@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { load } from '@ruvllm/node';
-import { idle, metrics, SMOLLM2, user } from './common.mjs';
+import { idle, metrics, program, SMOLLM2, user } from './common.mjs';
 
 /** Steps of the engine that may begin between a look at the counters, the abort and its arrival. */
 const STEPS_MAX = 3;
@@ -98,10 +98,49 @@ test('of fetch: by its signal, and by cancelling the body', async () => {
   await assert.rejects(engine.fetch('/health', { signal: AbortSignal.abort() }), { name: 'AbortError' });
 });
 
-test('of loading', async () => {
-  await assert.rejects(load(SMOLLM2, { signal: AbortSignal.abort() }), { name: 'AbortError' });
-  const controller = new AbortController();
-  const loading = load(SMOLLM2, { signal: controller.signal });
-  setTimeout(() => controller.abort(), 1);
-  await assert.rejects(loading, { name: 'AbortError' });
+test('of fetch, by its signal, when the collector has been there', async () => {
+  const ended = await program(`
+    import { setTimeout as sleep } from 'node:timers/promises';
+    import { load } from '@ruvllm/node';
+    const engine = await load(${JSON.stringify(SMOLLM2)}, { ctx: 8192 });
+    const body = JSON.stringify(${JSON.stringify({ ...long, stream: true })});
+    const ask = async (signal) => {
+      const init = { method: 'POST', headers: { 'content-type': 'application/json' }, body, signal };
+      return (await engine.fetch('http://any/v1/chat/completions', init)).body.getReader();
+    };
+    const controller = new AbortController();
+    const reader = await ask(controller.signal);
+    await reader.read();
+    for (let i = 0; i < 5; i += 1) {
+      gc();
+      await sleep(10);
+    }
+    controller.abort();
+    try {
+      while (!(await reader.read()).done);
+      console.log('it was answered to its end');
+    } catch (error) {
+      console.log(error.name);
+    }
+    await engine.dispose();
+  `, ['--expose-gc']);
+  assert.deepEqual([ended.code, ended.out], [0, 'AbortError\n'], ended.err);
+});
+
+test('of many calls by one signal, without a word on standard error', async () => {
+  const ended = await program(`
+    import { load } from '@ruvllm/node';
+    const engine = await load(${JSON.stringify(SMOLLM2)}, { ctx: 2048, parallel: 4 });
+    const { signal } = new AbortController();
+    const ask = (i) => engine.complete({ prompt: 'Once ' + i, max_tokens: 2 }, { signal }).text();
+    await Promise.all(Array.from({ length: 24 }, (_, i) => ask(i)));
+    await Promise.all(Array.from({ length: 24 }, (_, i) => engine.tokenize({ text: 'a' + i }, { signal })));
+    const controller = new AbortController();
+    const streams = Array.from({ length: 24 }, (_, i) => engine.complete({ prompt: 'Once ' + i, max_tokens: 500, ignore_eos: true }, controller));
+    controller.abort();
+    const ends = await Promise.allSettled(streams.map((stream) => stream.text()));
+    console.log(ends.filter(({ reason }) => reason?.name === 'AbortError').length);
+    await engine.dispose();
+  `);
+  assert.deepEqual([ended.code, ended.out, ended.err], [0, '24\n', '']);
 });

@@ -1,8 +1,10 @@
 // Learning: corrected once, remembered after another load, and brought to another machine.
 
 import assert from 'node:assert/strict';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { after, test } from 'node:test';
-import { InvalidRequestError, load } from '@ruvllm/node';
+import { DisposedError, InvalidRequestError, load, LoadError } from '@ruvllm/node';
 import { folder, GOLDEN, user } from './common.mjs';
 
 const options = { chatTemplate: 'chatml', learn: true, threads: 2, parallel: 2, ctx: 512 };
@@ -41,10 +43,26 @@ test('what was learned goes to another machine that trusts the first', async () 
   assert.ok(bytes instanceof Uint8Array && bytes.length > 100);
   const other = await at(folder(after));
   await assert.rejects(other.importLearned(bytes), InvalidRequestError);
+  for (const trust of [['not a key'], 'not a list', [1]]) {
+    await assert.rejects(other.importLearned(bytes, { trust }), { name: 'InvalidRequestError', param: 'trust' });
+  }
   const changed = Uint8Array.from(bytes);
   changed[bytes.length >> 1] ^= 1;
   await assert.rejects(other.importLearned(changed, { trust: [key] }), InvalidRequestError);
   assert.equal((await other.importLearned(bytes, { trust: [key] })).corrections, 1);
   assert.equal((await ask(other).text()).trim(), 'A smith.');
-  await other.dispose();
+  const told = [other.exportLearned(), other.importLearned(bytes, { trust: [key] })];
+  const disposing = other.dispose();
+  for (const call of await Promise.allSettled(told)) assert.ok(call.status === 'fulfilled' || call.reason instanceof DisposedError, `${call.reason?.stack}`);
+  await disposing;
+});
+
+test('a machine that can keep no key has none', async () => {
+  const home = folder(after);
+  const engine = await at(home);
+  // A folder in the place of the key: nobody can write a key there, not even root.
+  mkdirSync(join(home, 'node.key'));
+  assert.equal((await engine.capabilities()).public_key, null);
+  await assert.rejects(engine.exportLearned(), LoadError);
+  await engine.dispose();
 });

@@ -1,10 +1,12 @@
 // The programs of the READMEs and the guide, as they stand there, and the command.
 
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
-import { basename } from 'node:path';
+import { createRequire } from 'node:module';
+import { basename, dirname, join } from 'node:path';
 import { test } from 'node:test';
-import { run } from './common.mjs';
+import { GOLDEN, run } from './common.mjs';
 
 /** Markdown files whose programs are run, one after the other. */
 const PAGES = process.env.RUVLLM_TEST_PAGES.split(':');
@@ -80,4 +82,15 @@ test('one class for modules and require', async () => {
   `);
   const ended = await run(process.execPath, ['classes.cjs']);
   assert.equal(ended.out, 'true 14\n', ended.err);
+});
+
+test('npx ruvllm ends by the signal that somebody sends it', async () => {
+  const command = join(dirname(createRequire(import.meta.url).resolve('ruvllm/package.json')), 'bin/ruvllm.cjs');
+  for (const signal of ['SIGINT', 'SIGTERM']) {
+    const child = spawn(process.execPath, [command, 'serve', '--model', GOLDEN, '--port', '0'], { stdio: ['ignore', 'pipe', 'pipe'] });
+    const ended = new Promise((resolve) => child.on('close', resolve));
+    await new Promise((resolve) => [child.stdout, child.stderr].forEach((stream) => stream.on('data', (bytes) => `${bytes}`.includes('http://') && resolve(null))));
+    child.kill(signal);
+    assert.equal(await ended, 0, signal);
+  }
 });

@@ -44,7 +44,7 @@ function clean(schema) {
 
 /** Asks the addon's server for its document. */
 async function openapi(path, model) {
-  const engine = await createRequire(import.meta.url)(path).load([`--model=${model}`], () => {});
+  const engine = await createRequire(import.meta.url)(path).load([`--model=${model}`], () => {}).engine();
   const call = engine.call('GET', '/openapi.json', []);
   await call.head();
   const pieces = [];

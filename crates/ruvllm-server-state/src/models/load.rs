@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use ruvllm_api::error::ApiError;
 use ruvllm_engine::tuner::Tuner;
-use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats, ServiceThread};
+use ruvllm_engine::{Engine, EngineError, ErrorKind, KvPolicy, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_learning::autotune::Autotuner;
 use ruvllm_learning::{CalibrationProgress, DraftHistory, DraftHistoryOptions, Learning};
 use ruvllm_lora::manager::ManagerStats;
@@ -54,8 +54,11 @@ impl Models {
         if self.is_stopping.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Starts an engine in a slot.
+    /// Starts an engine in a slot, unless the server stops meanwhile.
     pub(super) fn put(&self, slot: &Slot, engine: Engine) -> Result<(), EngineError> {
+        if self.is_stopping.load(Ordering::Acquire) {
+            return Err(stopped());
+        }
         let (info, mut engine) = (engine.info().clone(), engine);
         let kv_policies = engine.kv_policies();
         let draft_history = self.open_texts(slot, &mut engine)?;
@@ -89,8 +92,14 @@ impl Models {
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();
         drop(inner);
-        slot.set(State::Loaded(Arc::new(model), Some(thread)));
-        Ok(())
+        // Whoever ends the models either finds this one, or has said before that it is too late.
+        match slot.set_unless(&self.is_stopping, State::Loaded(Arc::new(model), Some(thread))) {
+            None => Ok(()),
+            Some(late) => {
+                late.end()?;
+                Err(stopped())
+            }
+        }
     }
 
     /// Puts a model of another server in a slot.
@@ -270,6 +279,10 @@ impl Models {
         }
         Ok(())
     }
+}
+
+fn stopped() -> EngineError {
+    EngineError::new(ErrorKind::Stopped, "the server is stopping")
 }
 
 /// Returns whether the thread of an engine ended though nobody asked it to.

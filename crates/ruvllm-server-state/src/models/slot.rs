@@ -1,7 +1,7 @@
 //! A place for a model, with a name: what is known of it, loaded or not, and what fills it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -369,16 +369,34 @@ pub(super) enum State {
     Failed(String, Instant),
 }
 
+impl State {
+    /// Ends a model that nobody has asked anything yet.
+    pub(super) fn end(self) -> Result<(), EngineError> {
+        let State::Loaded(model, thread) = self else { return Ok(()) };
+        model.drain(Duration::ZERO);
+        thread.map(ServiceThread::join).transpose().map(drop)
+    }
+}
+
 impl Slot {
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn set(&self, state: State) {
+        self.set_unless(&AtomicBool::new(false), state);
+    }
+
+    /// Sets the state, or gives it back where a flag was set before.
+    pub(super) fn set_unless(&self, is_late: &AtomicBool, state: State) -> Option<State> {
         let mut inner = self.lock();
+        if is_late.load(Ordering::Acquire) {
+            return Some(state);
+        }
         (inner.state, inner.used_at, inner.is_leaving) = (state, Instant::now(), false);
         drop(inner);
         self.changed.notify_waiters();
+        None
     }
 
     pub(super) fn status(&self, inner: &Inner) -> ModelStatus {

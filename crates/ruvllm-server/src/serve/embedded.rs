@@ -61,6 +61,11 @@ impl Embedded {
         Ok(self.server.models.prepare()?)
     }
 
+    /// Gives up what [`Embedded::prepare`] does: it ends with an error.
+    pub fn give_up(&self) {
+        self.server.models.stop();
+    }
+
     /// Answers a request. Dropping the future or the answer's body ends the request within a step of the engine.
     pub async fn call(&self, request: Request<Bytes>) -> Response<AnswerBody> {
         let mut app = self.app.clone();

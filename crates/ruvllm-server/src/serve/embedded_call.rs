@@ -33,6 +33,11 @@ impl EmbeddedCall {
 
     /// Begins the request and waits for the head of its answer; `None` if it was begun before or cancelled.
     pub async fn head(&self) -> Option<Parts> {
+        let parts = self.begin().await;
+        self.unless_cancelled(parts)
+    }
+
+    async fn begin(&self) -> Option<Parts> {
         let mut state = self.state.lock().await;
         let (embedded, request) = match std::mem::replace(&mut *state, CallState::Ended) {
             CallState::Made(made) => *made,
@@ -54,6 +59,11 @@ impl EmbeddedCall {
     /// Waits for bytes of the answer and returns those that are there, up to about `most`; `None` at the end, and if it was
     /// cancelled.
     pub async fn next(&self, most: usize) -> Option<Bytes> {
+        let bytes = self.read(most).await;
+        self.unless_cancelled(bytes)
+    }
+
+    async fn read(&self, most: usize) -> Option<Bytes> {
         let mut state = self.state.lock().await;
         let CallState::Answering(body) = &mut *state else { return None };
         let next = tokio::select! {
@@ -71,9 +81,23 @@ impl EmbeddedCall {
     pub fn cancel(&self) {
         self.is_cancelled.send_replace(true);
         // Where somebody waits for the answer, that one sees it and ends the request.
+        self.end();
+    }
+
+    /// Ends the request, unless somebody waits for its answer.
+    fn end(&self) {
         if let Ok(mut state) = self.state.try_lock() {
             *state = CallState::Ended;
         }
+    }
+
+    /// Ends what was cancelled while an answer was on its way to who waited, and gives that to nobody.
+    fn unless_cancelled<T>(&self, answer: Option<T>) -> Option<T> {
+        if *self.is_cancelled.borrow() {
+            self.end();
+            return None;
+        }
+        answer
     }
 
     /// Waits until the call is cancelled.

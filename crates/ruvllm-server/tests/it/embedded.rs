@@ -187,3 +187,35 @@ fn what_was_learned_goes_from_one_to_another() {
         assert_eq!(error.status, 404);
     });
 }
+
+#[test]
+fn a_model_that_is_loaded_when_the_server_stops_answers_nobody() {
+    let (_folder, path) = tiny_chat();
+    let engine = Engine::load(&path, &load_options(), &mut |_| {}).expect("it loads");
+    let (begun, loading) = std::sync::mpsc::channel();
+    let (stopped, go_on) = std::sync::mpsc::channel::<()>();
+    let (begun, go_on) = (std::sync::Mutex::new(begun), std::sync::Mutex::new(go_on));
+    let late = ModelSource::new(
+        "late",
+        Box::new(move || {
+            begun.lock().expect("no panic").send(()).expect("somebody waits");
+            go_on.lock().expect("no panic").recv_timeout(Duration::from_secs(20)).expect("it stops");
+            Engine::load(&path, &load_options(), &mut |_| {})
+        }),
+    );
+    runtime().block_on(async {
+        let sources = vec![ModelSource::loaded("tiny", engine), late];
+        let embedded = Arc::new(Embedded::start(sources, options()).expect("it starts"));
+        let asking = Arc::clone(&embedded);
+        let body = json!({ "model": "late", "prompt": "a", "max_tokens": 8 });
+        let answer = tokio::spawn(async move { post(&asking, "/v1/completions", &body).await });
+        tokio::task::block_in_place(|| {
+            loading.recv_timeout(Duration::from_secs(20)).expect("it is loaded");
+            assert_eq!(embedded.stop(Duration::ZERO).expect("it stops").len(), 1);
+            stopped.send(()).expect("the loader waits");
+        });
+        let (status, answer) = answer.await.expect("no panic");
+        assert_eq!(status, 503, "{answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|line| line.contains("stopping")), "{answer}");
+    });
+}

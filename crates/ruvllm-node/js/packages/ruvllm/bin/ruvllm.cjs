@@ -13,8 +13,8 @@ try {
   process.exit(1);
 }
 const child = spawn(path, process.argv.slice(2), { stdio: 'inherit' });
-// A terminal sends Ctrl-C to both; the program decides what it means.
-process.on('SIGINT', () => {});
+// A terminal sends Ctrl-C to both; the program decides what it means. Others send it to this process alone.
+process.on('SIGINT', () => process.stdin.isTTY || child.kill('SIGINT'));
 for (const signal of ['SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
 child.on('error', (error) => {
   console.error(`error: cannot run ${path}: ${error.message}`);
