@@ -128,7 +128,9 @@ fn own() -> Result<&'static Platform> {
         (os, cpu) => format!("{os}-{cpu}"),
     };
     let own = PLATFORMS.iter().find(|platform| platform.name == name);
-    own.with_context(|| format!("there is no package for {name}; PLATFORMS in xtask/src/npm.rs names those that there are"))
+    own.with_context(|| {
+        format!("there is no package for {name}; PLATFORMS in xtask/src/npm.rs names those that there are")
+    })
 }
 
 /// Returns where cargo puts what it builds.

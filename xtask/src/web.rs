@@ -87,7 +87,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Tests that need the module without threads alone, and take a few seconds each beside those of the goldens and of SmolLM2.
 const QUICK: [(&str, &[&str]); 2] = [
     ("node.mjs", &["wrong", "aborted", "workersThatDoNotStart", "ended", "goldens", "smol"]),
-    ("page.mjs", &["cache", "uncached", "rests", "foreigns", "sizes", "faults", "hashes", "room", "listed", "goldens", "smol"]),
+    (
+        "page.mjs",
+        &["cache", "uncached", "rests", "foreigns", "sizes", "faults", "hashes", "room", "listed", "goldens", "smol"],
+    ),
 ];
 
 /// Tests the engine's module beside a program `ruvllm` without linking it as a whole, which takes ten minutes.
@@ -184,8 +187,8 @@ fn check_size(module: &Module, path: &Path) -> Result<()> {
 /// Copies the client that the package has in common with that of Node, and the types of the API.
 fn copy_common(folder: &Path) -> Result<()> {
     let from = shell::root().join(COMMON);
-    for path in
-        ["src/abort.js", "src/client.js", "src/errors.js", "src/stream.js", "api.d.ts", "bodies.d.ts"].map(|name| from.join(name))
+    for path in ["src/abort.js", "src/client.js", "src/errors.js", "src/stream.js", "api.d.ts", "bodies.d.ts"]
+        .map(|name| from.join(name))
     {
         let name = path.file_name().expect("a file has a name");
         copy(&path, &folder.join(name))?;

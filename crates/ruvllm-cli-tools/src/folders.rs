@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use ruvllm_convert::{CARD, ConvertOptions, ConvertType, DESCRIPTION_FILES, convert, weight_files};
+use ruvllm_convert::{CARD, ConvertOptions, ConvertType, DESCRIPTION_FILES, check_folder, convert, weight_files};
 use ruvllm_hub::{FolderConverter, FolderOrder, Progress, Task, WantedFile};
 
 /// Converter of the folders that `ruvllm-convert` knows.
@@ -21,6 +21,10 @@ impl FolderConverter for Folders {
             files.extend(weights.iter().map(|name| wanted(name, true)));
         }
         Ok(files)
+    }
+
+    fn check(&self, folder: &Path, order: &FolderOrder<'_>) -> Result<(), String> {
+        check_folder(folder, ty(order)?).map_err(|error| error.to_string())
     }
 
     fn convert(
@@ -45,12 +49,15 @@ impl FolderConverter for Folders {
                 task = Some((told.is_quantizing, progress.begin(what, Some(told.total_bytes))));
             }
             task.iter().for_each(|(_, task)| task.set(told.done_bytes));
-            ControlFlow::Continue(())
+            if progress.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         converted.map(drop).map_err(|error| error.to_string())
     }
 }
 
+/// Returns the type that is asked for, which must be one that a conversion makes.
 fn ty(order: &FolderOrder<'_>) -> Result<Option<ConvertType>, String> {
-    order.ty.map(ConvertType::parse).transpose().map_err(|error| error.to_string())
+    let ty = order.ty.map(ConvertType::parse).transpose();
+    let checked = ty.and_then(|ty| ty.map_or(Ok(()), ConvertType::check).map(|()| ty));
+    checked.map_err(|error| error.to_string())
 }

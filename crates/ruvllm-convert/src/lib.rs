@@ -46,8 +46,8 @@ pub use calibrate::{
 };
 pub use error::{ConvertError, ConvertErrorKind};
 pub use hf::{
-    CARD, ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, DESCRIPTION_FILES, convert, is_model_folder,
-    weight_files,
+    CARD, ConvertOptions, ConvertProgress, ConvertSummary, ConvertType, DESCRIPTION_FILES, check_folder, convert,
+    is_model_folder, weight_files,
 };
 pub use imatrix::{ImatrixCollector, ImportanceMatrix, ImportanceSums, TensorImportance};
 pub use options::{KeepRule, QuantizeOptions, RowQuantizer};

@@ -114,8 +114,7 @@ pub fn quantize(
         return Err(ConvertError::unsupported(line).at(input));
     }
     let assignment = chosen(&file, options, progress).map_err(|error| error.at(input))?;
-    let planned = plan(&file, options, &assignment.types).map_err(|error| error.at(input))?;
-    planned.iter().try_for_each(|tensor| check_importance(tensor, options.recipe)).map_err(|error| error.at(input))?;
+    let planned = checked_plan(&file, options, &assignment.types).map_err(|error| error.at(input))?;
     let mut summary = QuantizeSummary::new(&file, &planned);
     summary.expected_kl = assignment.expected_kl;
     space::check(output, summary.tensor_bytes)?;
@@ -146,6 +145,26 @@ pub fn quantize(
         return Err(error.into());
     }
     Ok(summary)
+}
+
+/// Returns the bytes of the tensors that [`quantize`] makes of a file by a recipe.
+///
+/// # Errors
+/// It would refuse the file.
+pub(crate) fn planned_bytes(file: &GgufFile, options: &QuantizeOptions) -> Result<u64, ConvertError> {
+    let planned = checked_plan(file, options, &BTreeMap::new())?;
+    Ok(planned.iter().map(|tensor| tensor.n_bytes() as u64).sum())
+}
+
+/// Plans the output's tensors, and checks that each has the importance that its type needs.
+fn checked_plan<'a>(
+    file: &'a GgufFile,
+    options: &'a QuantizeOptions,
+    assigned: &BTreeMap<String, GgmlType>,
+) -> Result<Vec<PlannedTensor<'a>>, ConvertError> {
+    let planned = plan(file, options, assigned)?;
+    planned.iter().try_for_each(|tensor| check_importance(tensor, options.recipe))?;
+    Ok(planned)
 }
 
 /// Chooses the types of a budget, if there is one.

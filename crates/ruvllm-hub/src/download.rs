@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -177,31 +178,42 @@ pub(crate) fn download(
         let _lock = cache.lock(&facts.etag, http.progress)?;
         let blob = cache.blob(&facts.etag);
         // Another download may have brought it meanwhile.
-        if !blob.is_file() {
-            let part = cache.part(&facts.etag);
-            match receive(http, &url, &facts, &part)? {
-                Received::Whole => {}
-                Received::Changed(other) => {
-                    http.progress.note("the file was replaced on the hub; downloading the new one");
-                    facts = other;
-                    continue;
-                }
-            }
-            let digest = digested(http, &part)?;
-            if let Some(sha256) = facts.sha256().filter(|sha256| **sha256 != digest.sha256) {
-                let _ = fs::remove_file(&part);
-                return Err(format!(
-                    "the file arrived with sha256 {}, and the hub says {sha256}; pull it again",
-                    digest.sha256
-                ));
-            }
-            fs::rename(&part, &blob).map_err(|e| format!("cannot write {}: {}", blob.display(), io_reason(&e)))?;
+        if let Some(digest) = kept(http, &blob, &facts)? {
             return linked(cache, from, &facts).map(|path| Downloaded { path, digest });
         }
-        let digest = digested(http, &blob)?;
+        let part = cache.part(&facts.etag);
+        match receive(http, &url, &facts, &part)? {
+            Received::Whole => {}
+            Received::Changed(other) => {
+                http.progress.note("the file was replaced on the hub; downloading the new one");
+                facts = other;
+                continue;
+            }
+        }
+        let digest = digested(http, &part)?;
+        if let Some(sha256) = facts.sha256().filter(|sha256| **sha256 != digest.sha256) {
+            let _ = fs::remove_file(&part);
+            let arrived = &digest.sha256;
+            return Err(format!("the file arrived with sha256 {arrived}, and the hub says {sha256}; pull it again"));
+        }
+        fs::rename(&part, &blob).map_err(|e| format!("cannot write {}: {}", blob.display(), io_reason(&e)))?;
         return linked(cache, from, &facts).map(|path| Downloaded { path, digest });
     }
     Err(format!("the file was replaced on the hub {N_CHANGES_MAX} times while it was downloaded; pull it later"))
+}
+
+/// Returns the digest of content that is in the cache folder already. Content with another SHA-256 than the hub's goes.
+fn kept(http: &Http<'_>, blob: &Path, facts: &FileFacts) -> Result<Option<Digested>, String> {
+    if !blob.is_file() {
+        return Ok(None);
+    }
+    let digest = digested(http, blob)?;
+    if facts.sha256().is_none_or(|sha256| sha256 == digest.sha256) {
+        return Ok(Some(digest));
+    }
+    http.progress.note("the file in the hub's cache folder is damaged; downloading it again");
+    fs::remove_file(blob).map_err(|e| format!("cannot remove {}: {}", blob.display(), io_reason(&e)))?;
+    Ok(None)
 }
 
 fn digested(http: &Http<'_>, path: &Path) -> Result<Digested, String> {
@@ -237,6 +249,9 @@ fn receive(http: &Http<'_>, url: &str, facts: &FileFacts, part: &Path) -> Result
             file.sync_all().map_err(io)?;
             return Ok(Received::Whole);
         }
+        if http.progress.is_cancelled() {
+            return Err(format!("the download was ended at byte {have} of {}; pull again to go on", facts.n_bytes));
+        }
         let answer = match ask(http, url, (have, None)) {
             Ok(answer) => answer,
             // There is no such range: the file is shorter by now.
@@ -258,6 +273,7 @@ fn receive(http: &Http<'_>, url: &str, facts: &FileFacts, part: &Path) -> Result
         let broken = copy(answer.response, facts.n_bytes - have, &mut file, &mut |n| {
             have += n;
             task.add(n);
+            if http.progress.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
         .map_err(io)?;
         if have > before {
@@ -278,7 +294,7 @@ fn receive(http: &Http<'_>, url: &str, facts: &FileFacts, part: &Path) -> Result
     Err(format!("the download broke off {N_CONNECTIONS_MAX} times; pull again to go on"))
 }
 
-/// Copies at most `n_max` bytes of an answer, and returns what ended it before that.
+/// Copies at most `n_max` bytes of an answer, until `on_bytes` breaks it off, and returns what else ended it before that.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -286,7 +302,7 @@ fn copy(
     response: Response<Body>,
     n_max: u64,
     file: &mut File,
-    on_bytes: &mut dyn FnMut(u64),
+    on_bytes: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> io::Result<Option<io::Error>> {
     let mut reader = response.into_body().into_reader().take(n_max);
     let mut buffer = vec![0u8; 1 << 18];
@@ -295,7 +311,9 @@ fn copy(
             Ok(0) => return Ok(None),
             Ok(n) => {
                 file.write_all(&buffer[..n])?;
-                on_bytes(n as u64);
+                if on_bytes(n as u64).is_break() {
+                    return Ok(None);
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Ok(Some(error)),

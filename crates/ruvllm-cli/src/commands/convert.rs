@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
@@ -14,7 +14,7 @@ use ruvllm_cli_tools::interrupt;
 use ruvllm_cli_tools::machine::MAX_THREADS;
 use ruvllm_cli_tools::output::{bytes, print_json, print_line};
 use ruvllm_cli_tools::values::count;
-use ruvllm_convert::{ConvertOptions, ConvertSummary, ConvertType, convert};
+use ruvllm_convert::{ConvertOptions, ConvertSummary, ConvertType, DESCRIPTION_FILES, convert, weight_files};
 use ruvllm_engine::CancelToken;
 use ruvllm_hub::{FolderOrder, HubFile, Resolved, Source, fetch_folder};
 use serde_json::json;
@@ -63,15 +63,18 @@ impl ConvertArgs {
     /// Converts the model and says what came of it.
     ///
     /// # Errors
-    /// A usage error for an output that is there; a failure if the folder holds no model that is converted, or the output cannot be
-    /// written.
+    /// A usage error for an output that is there or a file of the folder; a failure if the folder holds no model that is converted,
+    /// or the output cannot be written.
     pub fn run(&self, app: &App) -> Result<()> {
         if self.output.exists() && !self.force {
             let line = format_args!("{} is there already; pass --force to replace it", self.output.display());
             return Err(Error::usage(line));
         }
         check::writable(&self.output, &[])?;
+        self.ty.map_or(Ok(()), ConvertType::check)?;
         let folder = self.folder(app)?;
+        let inputs = files_of(&folder);
+        check::writable(&self.output, &inputs.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
         let options = ConvertOptions {
             ty: self.ty,
             name: self.name.clone(),
@@ -104,7 +107,8 @@ impl ConvertArgs {
         match (&pullable.sources[..], &pullable.ty) {
             ([Source::Hub { repo, revision, file }], None) if !file.ends_with(".gguf") => {
                 let from = HubFile { repo, revision, file };
-                Ok(fetch_folder(&from, &FolderOrder::default(), &app.fetch_context(false))?)
+                let order = FolderOrder { ty: self.ty.map(ConvertType::name), ..FolderOrder::default() };
+                Ok(fetch_folder(&from, &order, &app.fetch_context(false))?)
             }
             (_, Some(_)) => Err(Error::usage(format_args!("give the type of {name} with --type"))),
             _ => Err(Error::usage(format_args!("{name} is a GGUF file; name the folder, as hf:owner/repo"))),
@@ -135,4 +139,11 @@ impl ConvertArgs {
             "seconds": seconds,
         }))
     }
+}
+
+/// Returns the files of a folder that are read.
+fn files_of(folder: &Path) -> Vec<PathBuf> {
+    // A folder without weights is told of when it is converted.
+    let weights = weight_files(folder).unwrap_or_default();
+    DESCRIPTION_FILES.into_iter().chain(weights.iter().map(String::as_str)).map(|name| folder.join(name)).collect()
 }

@@ -83,14 +83,18 @@ impl ImatrixArgs {
     /// # Errors
     /// A failure if a file cannot be read or written, or is of another model; the engine's.
     pub fn run(&self, app: &App) -> Result<()> {
-        let inputs: Vec<&Path> = self.merge.iter().chain(&self.file).map(PathBuf::as_path).collect();
-        inputs.iter().try_for_each(|path| check::readable(path))?;
+        let read = self.merge.iter().chain(&self.file);
+        read.clone().try_for_each(|path| check::readable(path))?;
+        let model = self.file.as_ref().map(|_| app.store().locate(&self.model.model, false)).transpose()?;
+        let inputs: Vec<&Path> = read.chain(&model).map(PathBuf::as_path).collect();
         check::writable(&self.out, &inputs)?;
+        // It is removed in the end.
+        check::writable(&self.checkpoint(), &inputs)?;
         let merged = self.merge.iter().map(|path| ImportanceSums::open(path)).collect::<Result<Vec<_>, _>>()?;
         let start = Instant::now();
-        let mut sums = match &self.file {
-            Some(file) => self.compute(app, file)?,
-            None => ImportanceSums::default(),
+        let mut sums = match (&self.file, &model) {
+            (Some(file), Some(model)) => self.compute(app, file, model)?,
+            _ => ImportanceSums::default(),
         };
         for (path, other) in self.merge.iter().zip(&merged) {
             let named = |error: ConvertError| Error::failure(format_args!("{}: {error}", path.display()));
@@ -109,12 +113,12 @@ impl ImatrixArgs {
         name.into()
     }
 
-    fn compute(&self, app: &App, file: &Path) -> Result<ImportanceSums> {
+    fn compute(&self, app: &App, file: &Path, path: &Path) -> Result<ImportanceSums> {
         let text = read_text(file)?;
-        let path = app.store().locate(&self.model.model, false)?;
-        let (engine, windows) = self.load(app, &path, &text)?;
+        let (engine, windows) = self.load(app, path, &text)?;
+        let settings = [usize::from(self.process_output), self.sensitivity.unwrap_or(0)];
         let run = ImatrixRun {
-            source: source(&path, &windows, [usize::from(self.process_output), self.sensitivity.unwrap_or(0)]),
+            source: source(&engine.identity()?, &windows, settings),
             windows: &windows,
             dataset: file.display().to_string(),
             checkpoint: self.checkpoint(),
@@ -140,7 +144,7 @@ impl ImatrixArgs {
             let bar = app.ui.steps_bar("measuring", 0).of(path.display().to_string());
             let mut saved = Instant::now();
             let n_threads = app.settings.threads(self.threads);
-            let measured = measure_sensitivities(&mut model, &path, &mut sums, n_threads, &mut |progress, sums| {
+            let measured = measure_sensitivities(&mut model, path, &mut sums, n_threads, &mut |progress, sums| {
                 bar.set_length(progress.n_all as u64);
                 bar.set_position(progress.n_done as u64);
                 let is_due = saved.elapsed() >= CHECKPOINT_AFTER || flow().is_break();
@@ -219,10 +223,10 @@ fn probes(windows: &[Vec<u32>], n_tokens: usize) -> Vec<Vec<u32>> {
     (0..n).map(|i| windows[i * windows.len() / n][..length].to_vec()).collect()
 }
 
-/// Returns a hash of what the sums are computed of.
-fn source(model: &Path, windows: &[Vec<u32>], settings: [usize; 2]) -> u64 {
+/// Returns a hash of what the sums are computed of. `model` tells it from others, also from those of the same shapes.
+fn source(model: &[u8; 32], windows: &[Vec<u32>], settings: [usize; 2]) -> u64 {
     let mut hash = Sha256::new();
-    hash.update(std::fs::metadata(model).map_or(0, |metadata| metadata.len()).to_le_bytes());
+    hash.update(model);
     settings.iter().for_each(|&setting| hash.update((setting as u64).to_le_bytes()));
     windows.iter().flatten().for_each(|token| hash.update(token.to_le_bytes()));
     hash.finalize().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -92,13 +92,14 @@ impl QuantizeArgs {
     /// Quantises the model and says what came of it.
     ///
     /// # Errors
-    /// A usage error for an output that is the input; a failure if the model or the importance matrix cannot be used, or
-    /// the output not be written.
+    /// A usage error for an output that is the input or the importance matrix; a failure if one of these cannot be used, or the output
+    /// not be written.
     pub fn run(&self, app: &App) -> Result<()> {
         if let Some(path) = &self.imatrix {
             check::readable(path)?;
         }
-        check::writable(&self.output, &[])?;
+        let inputs: Vec<&Path> = self.imatrix.iter().map(PathBuf::as_path).collect();
+        check::writable(&self.output, &inputs)?;
         let imatrix = self.imatrix.as_deref().map(ImportanceMatrix::open).transpose()?;
         let input = app.store().locate(&self.input, true)?;
         let base = match (self.recipe, self.size.or(self.bits)) {

@@ -90,6 +90,71 @@ fn a_run_that_was_killed_goes_on_to_the_same_bits() {
     assert!(!bench.path("killed.gguf.resume").exists());
 }
 
+/// Copies the small model with one value of one tensor changed.
+fn fine_tuned(bench: &Bench, name: &str) -> String {
+    let file = GgufFile::open(&Golden::load("llama-a").model("f32")).expect("the small model is sound");
+    let mut bytes = std::fs::read(file.paths().next().expect("its path")).expect("its bytes");
+    let data = file.data(file.tensor("blk.1.ffn_down.weight").expect("a tensor"));
+    let start = bytes.windows(64).position(|window| *window == data[..64]).expect("the tensor");
+    bytes[start] ^= 1;
+    bench.file(name, bytes).to_str().expect("a path of UTF-8").to_owned()
+}
+
+#[test]
+fn a_run_goes_on_with_the_same_model_alone() {
+    let bench = Bench::new();
+    bench.file("text.txt", TEXT);
+    let path = model("llama-a", "f32");
+    let args = ["imatrix", "--file", "text.txt", "--ctx", "64", "--sensitivity", "4096", "--out", "m.gguf", "--model"];
+    let (kept, out) = (bench.path("m.gguf.resume"), bench.path("m.gguf"));
+    let break_off = || {
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ruvllm"));
+        command.args(args).arg(&path).current_dir(bench.path("")).env("RUVLLM_HOME", bench.path("home"));
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let mut child = command.spawn().expect("the command starts");
+        // It is there when the text was read, and sensitivities are measured.
+        while !kept.exists() && child.try_wait().expect("a child").is_none() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        child.kill().expect("to be killed");
+        child.wait().expect("its end");
+    };
+    // On a busy machine a run may be over before it is killed.
+    while !kept.exists() || out.exists() {
+        drop(std::fs::remove_file(&out));
+        break_off();
+    }
+    let resume = |model: &str| bench.run([&args[..], &[model, "--resume", "--json"]].concat());
+    let line = error_line(&resume(&fine_tuned(&bench, "tuned.gguf")), 2);
+    assert!(line.contains("m.gguf.resume: it is of another model"), "{line}");
+    assert!(resume(&path).status.success());
+}
+
+/// What a command reads is never replaced by what it writes.
+#[test]
+fn inputs_are_not_replaced() {
+    let bench = Bench::new();
+    bench.file("text.txt", TEXT);
+    std::fs::copy(model("llama-a", "f32"), bench.path("model.gguf")).expect("a temporary folder is writable");
+    imatrix(&bench, &["--model", "model.gguf", "--out", "m.gguf", "--chunks", "1"]);
+    std::fs::copy(bench.path("m.gguf"), bench.path("m2.gguf.resume")).expect("a temporary folder is writable");
+    let read =
+        || ["model.gguf", "m.gguf", "m2.gguf.resume"].map(|name| std::fs::read(bench.path(name)).expect("a file"));
+    let before = read();
+    let imatrix = ["imatrix", "--file", "text.txt", "--ctx", "64", "--model", "model.gguf", "--out"];
+    for (args, input) in [
+        ([&imatrix[..], &["./model.gguf"]].concat(), "model.gguf"),
+        (vec!["imatrix", "--merge", "m.gguf", "--merge", "m2.gguf.resume", "--out", "m2.gguf"], "m2.gguf.resume"),
+        (vec!["quantize", "model.gguf", "m.gguf", "--type", "Q8_0", "--imatrix", "m.gguf"], "m.gguf"),
+        (vec!["logits", "--model", "model.gguf", "--tokens", "tokens.json", "--out", "model.gguf"], "model.gguf"),
+    ] {
+        bench.file("tokens.json", "[1, 2]");
+        let line = error_line(&bench.run(&args), 2);
+        assert!(line.contains(&format!("{input} is read by this very command")), "{line}");
+    }
+    assert!(read() == before);
+}
+
 #[test]
 fn matrices_are_merged_and_wrong_ones_refused() {
     let bench = Bench::new();

@@ -76,6 +76,15 @@ fn wrong_arguments_cost_one_line() {
     assert!(error(&[&model, "there.gguf"], 2).contains("there.gguf is there already; pass --force to replace it"));
     assert_eq!(std::fs::read(bench.path("there.gguf")).expect("the file"), b"precious");
     assert!(bench.run(["convert", &model, "there.gguf", "--force"]).status.success());
+    for name in ["config.json", "model.safetensors"] {
+        let line = error(&[&model, &format!("{model}/{name}"), "--force"], 2);
+        assert!(line.contains(&format!("{name} is read by this very command; write to another file")), "{line}");
+    }
+    // A file of an earlier run may lie in the folder.
+    for force in [&[][..], &["--force"]] {
+        assert!(bench.run([&["convert", &model, "qwen2/own.gguf"], force].concat()).status.success());
+    }
+    assert!(error(&["none", "o.gguf", "--type", "IQ1_S"], 2).contains("IQ1_S needs an importance matrix"));
     assert!(error(&[&model, "o.gguf", "--type", "Q9"], 2).contains("no type 'Q9'"));
     assert!(error(&["none", "o.gguf"], 1).contains("none: cannot open: "));
     assert!(error(&["there.gguf", "o.gguf"], 2).contains("there.gguf: is no folder; name the folder with config.json"));

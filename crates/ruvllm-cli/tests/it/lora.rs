@@ -96,6 +96,23 @@ fn a_model_is_written_with_adapters_in_it() {
     assert_ne!(answer(&["--model", &out]), answer(&["--model", model]));
     let line = |args: &[&str], code: i32| error_line(&bench.run([args, &["--model", model]].concat()), code);
     assert!(line(&["lora", "merge", path, "--into-model", "--out", model], 2).contains("is read by this very command"));
+    // Nothing that is read is replaced: neither the model by an adapter, nor an adapter by another or by a model.
+    run(&bench, &["lora", "export", path, "--out", &out.replace("merged", "own")]);
+    let (own, own_model) = (out.replace("merged", "own"), out.replace("merged", "model"));
+    std::fs::copy(model, &own_model).expect("a temporary folder is writable");
+    let copied = folder.path().join("peft");
+    run(&bench, &["lora", "export", path, "--out", copied.to_str().expect("UTF-8")]);
+    let copied = copied.to_str().expect("UTF-8");
+    for args in [
+        &["lora", "merge", path, path, "--out", &own_model, "--model", &own_model][..],
+        &["lora", "export", path, "--out", &own_model, "--model", &own_model],
+        &["lora", "merge", path, &own, "--out", &own, "--model", model],
+        &["lora", "merge", copied, path, "--out", copied, "--model", model],
+        &["lora", "merge", &own, "--into-model", "--out", &own, "--model", model],
+    ] {
+        let line = error_line(&bench.run(args), 2);
+        assert!(line.contains("is read by this very command"), "{args:?}: {line}");
+    }
     let gpt2 = adapter("gpt2");
     line(&["lora", "merge", gpt2.to_str().expect("UTF-8"), "--into-model", "--out", &out], 1);
 }

@@ -384,3 +384,17 @@ fn texts_for_drafts_are_kept_for_the_next_start_shown_and_removed() {
     let wrong = bench.run(["serve", "--draft-history", "lots"]);
     assert!(error_line(&wrong, 2).contains("--draft-history"), "{wrong:?}");
 }
+
+#[cfg(unix)]
+#[test]
+fn signals_are_heard_as_soon_as_the_address_is_told() {
+    let bench = Bench::new();
+    for signal in ["-TERM", "-INT", "-TERM", "-INT"] {
+        Server::start(&bench, &[]).end(signal);
+    }
+    // Without keys in a file there is nothing to read again; it does not end the program either.
+    let server = Server::start(&bench, &[]);
+    let sent = Command::new("kill").arg("-HUP").arg(server.id().to_string()).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+    server.end("-TERM");
+}

@@ -144,29 +144,12 @@ impl Checkpoint {
         }
     }
 
-    /// Joins values of 8 bits with their scales, as the configuration says that they were quantised.
+    /// Joins values of 8 bits with their scales.
     ///
     /// # Errors
-    /// They were quantised in a way that is not read.
-    pub(super) fn dequantize(&mut self, config: &Value) -> Result<(), ConvertError> {
-        let quantization = &config["quantization_config"];
-        let method = quantization["quant_method"].as_str();
-        let block = match method {
-            // What gpt-oss has is kept as it is.
-            Some("mxfp4") => return Ok(()),
-            None | Some("modelopt") => None,
-            Some("fp8") => block_of(&quantization["weight_block_size"])?,
-            Some("compressed-tensors") => {
-                let format = quantization["format"].as_str().unwrap_or_default();
-                if !matches!(format, "float-quantized" | "naive-quantized") {
-                    return Err(quantized(&format!("compressed-tensors ({})", shown(format))));
-                }
-                let groups = quantization["config_groups"].as_object().into_iter().flatten();
-                let weights = groups.map(|(_, group)| &group["weights"]["block_structure"]).next();
-                weights.map(block_of).transpose()?.flatten()
-            }
-            Some(other) => return Err(quantized(&shown(other))),
-        };
+    /// Their shapes do not fit.
+    pub(super) fn dequantize(&mut self, quantization: &Quantization) -> Result<(), ConvertError> {
+        let Quantization::Scaled(block) = quantization else { return Ok(()) };
         const SCALES: [(&str, &str); 3] =
             [("_scale_inv", ""), (".weight_scale", ".weight"), (".qscale_weight", ".weight")];
         const UNUSED: [&str; 5] = ["activation_scale", ".input_scale", ".k_scale", ".v_scale", ".qscale_act"];
@@ -184,6 +167,41 @@ impl Checkpoint {
             self.tensors.insert(weight.name.clone(), Arc::new(joined));
         }
         Ok(())
+    }
+}
+
+/// How a checkpoint was quantised.
+#[derive(Debug)]
+pub(super) enum Quantization {
+    /// As gpt-oss: in MXFP4, which is kept as it is.
+    Mxfp4,
+    /// Not at all, or to 8 bits with scales of blocks of a size, where one is told.
+    Scaled(Option<Vec<usize>>),
+}
+
+impl Quantization {
+    /// Finds how a checkpoint was quantised, as its configuration says.
+    ///
+    /// # Errors
+    /// It is in a way that is not read.
+    pub(super) fn of(config: &Value) -> Result<Quantization, ConvertError> {
+        let quantization = &config["quantization_config"];
+        let block = match quantization["quant_method"].as_str() {
+            Some("mxfp4") => return Ok(Quantization::Mxfp4),
+            None | Some("modelopt") => None,
+            Some("fp8") => block_of(&quantization["weight_block_size"])?,
+            Some("compressed-tensors") => {
+                let format = quantization["format"].as_str().unwrap_or_default();
+                if !matches!(format, "float-quantized" | "naive-quantized") {
+                    return Err(quantized(&format!("compressed-tensors ({})", shown(format))));
+                }
+                let groups = quantization["config_groups"].as_object().into_iter().flatten();
+                let weights = groups.map(|(_, group)| &group["weights"]["block_structure"]).next();
+                weights.map(block_of).transpose()?.flatten()
+            }
+            Some(other) => return Err(quantized(&shown(other))),
+        };
+        Ok(Quantization::Scaled(block))
     }
 }
 

@@ -8,6 +8,8 @@ use crate::error::{ConvertError, shown};
 
 /// The most of anything that a configuration counts.
 const COUNT_MAX: u64 = 1 << 31;
+/// The widest head. Models in use have up to 576.
+const HEAD_DIM_MAX: usize = 1 << 16;
 
 /// The settings of a model.
 #[derive(Clone, Debug)]
@@ -193,11 +195,15 @@ impl Config {
     /// Returns the width of a head: its own, else a share of rows.
     ///
     /// # Errors
-    /// What makes it up is absent.
+    /// What makes it up is absent, or beyond any model.
     pub(super) fn head_dim(&self) -> Result<usize, ConvertError> {
-        match self.count_if_any(&["head_dim"])? {
-            Some(n) if n > 0 => Ok(n),
-            _ => Ok(self.n_embd()? / self.n_heads()?),
+        let n = match self.count_if_any(&["head_dim"])? {
+            Some(n) if n > 0 => n,
+            _ => self.n_embd()? / self.n_heads()?,
+        };
+        match n {
+            n if n <= HEAD_DIM_MAX => Ok(n),
+            n => Err(ConvertError::invalid(format!("config.json: heads have a width of {n}, which cannot be"))),
         }
     }
 
@@ -207,6 +213,24 @@ impl Config {
             Some(Value::Object(own)) => own,
             _ => &self.rope,
         }
+    }
+
+    /// Returns a number among the settings of RoPE. Frameworks write it outside of them or, since transformers 5, only in them.
+    ///
+    /// # Errors
+    /// It is absent, or none.
+    pub(super) fn rope_number(&self, key: &str) -> Result<f64, ConvertError> {
+        let value = self.rope().get(key).ok_or_else(|| absent(&[key]))?;
+        value.as_f64().ok_or_else(|| wrong(&[key], value))
+    }
+
+    /// Returns a count that is not 0 among the settings of RoPE.
+    ///
+    /// # Errors
+    /// It is absent, none, or 0.
+    pub(super) fn rope_count(&self, key: &str) -> Result<usize, ConvertError> {
+        let value = self.rope().get(key).ok_or_else(|| absent(&[key]))?;
+        count(value).filter(|&n| n > 0).ok_or_else(|| wrong(&[key], value))
     }
 
     /// Returns the base of RoPE in layers with a window, where it has one of its own.
@@ -231,7 +255,7 @@ impl Config {
                 "rope_theta",
                 &["global_rope_theta", "rope_global_theta", "rope_theta_global", "rope_theta", "rotary_emb_base"],
             ),
-            ("partial_rotary_factor", &["partial_rotary_factor", "rope_pct", "rope_percent"]),
+            ("partial_rotary_factor", &["rotary_pct", "partial_rotary_factor", "rope_pct", "rope_percent"]),
             ("original_max_position_embeddings", &["original_max_position_embeddings"]),
         ];
         for (key, outside) in OUTSIDE {

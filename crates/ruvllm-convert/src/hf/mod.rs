@@ -29,16 +29,16 @@ use ruvllm_ggml::GgmlType;
 use ruvllm_gguf::{GgufFile, GgufWriter, Metadata};
 use ruvllm_model::ModelSpec;
 
-use self::arch::{Architecture, Keys};
+use self::arch::{Architecture, Keys, MadeTensor};
 use self::card::{CardOptions, ParameterCounts};
-use self::checkpoint::Checkpoint;
+use self::checkpoint::{Checkpoint, Quantization};
 use self::config::Config;
 use self::folder::Folder;
 use self::stream::Run;
 use self::tensors::{Planned, Planner};
 use crate::error::{ConvertError, ConvertErrorKind};
 use crate::options::{KeepRule, QuantizeOptions};
-use crate::quantize::quantize;
+use crate::quantize::{planned_bytes, quantize};
 use crate::recipe::Recipe;
 use crate::space;
 
@@ -71,6 +71,22 @@ impl ConvertType {
         match self {
             ConvertType::F32 => "F32",
             ConvertType::Recipe(recipe) => recipe.name(),
+        }
+    }
+
+    /// Checks that [`convert`] makes files of this type, before there is a folder.
+    ///
+    /// # Errors
+    /// It needs an importance matrix.
+    pub fn check(self) -> Result<(), ConvertError> {
+        match self {
+            ConvertType::Recipe(recipe) if recipe.needs_importance() => {
+                let line = format!(
+                    "{recipe} needs an importance matrix: convert to F16, then quantise with 'ruvllm quantize --imatrix'"
+                );
+                Err(ConvertError::usage(line))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -142,14 +158,7 @@ pub fn convert(
     options: &ConvertOptions,
     progress: &mut dyn FnMut(ConvertProgress<'_>) -> ControlFlow<()>,
 ) -> Result<ConvertSummary, ConvertError> {
-    if let Some(ConvertType::Recipe(recipe)) =
-        options.ty.filter(|ty| matches!(ty, ConvertType::Recipe(r) if r.needs_importance()))
-    {
-        let line = format!(
-            "{recipe} needs an importance matrix: convert to F16, then quantise with 'ruvllm quantize --imatrix'"
-        );
-        return Err(ConvertError::usage(line));
-    }
+    options.ty.map_or(Ok(()), ConvertType::check)?;
     let source = Source::open(folder, options)?;
     space::check_output(folder, output)?;
     let ty = options.ty.unwrap_or_else(|| natural(tensors::natural_type(&source.checkpoint)));
@@ -161,26 +170,38 @@ pub fn convert(
     };
     let plan = source.plan(base, options).map_err(|error| error.at(folder))?;
     let mut summary = plan.summary(&source, ty);
-    let ConvertType::Recipe(recipe) = ty else {
-        summary.output_bytes = plan.write(&source, output, progress)?;
-        return Ok(summary);
+    let recipe = match ty {
+        ConvertType::Recipe(recipe) if !matches!(recipe, Recipe::F16 | Recipe::BF16) => recipe,
+        _ => {
+            summary.output_bytes = plan.write(&source, output, None, progress)?;
+            return Ok(summary);
+        }
     };
-    if matches!(recipe, Recipe::F16 | Recipe::BF16) {
-        summary.output_bytes = plan.write(&source, output, progress)?;
-        return Ok(summary);
-    }
-    let between = Temporary::beside(output, ".unquantised.part");
-    plan.write(&source, &between.0, progress)?;
     let mut quantize_options = QuantizeOptions::new(recipe);
     quantize_options.n_threads = options.n_threads;
     // Experts that were trained in MXFP4 stay in it.
     quantize_options.keep = if plan.has_mxfp4() { vec![KeepRule::parse("_exps.weight=MXFP4")?] } else { Vec::new() };
+    let between = Temporary::beside(output, ".unquantised.part");
+    plan.write(&source, &between.0, Some(&quantize_options), progress)?;
     let quantized = quantize(&between.0, output, &quantize_options, &mut |told| {
         let (tensor, done_bytes, total_bytes) = (told.tensor, told.done_bytes, told.total_bytes);
         progress(ConvertProgress { is_quantizing: true, tensor, done_bytes, total_bytes })
     })?;
     summary.output_bytes = quantized.output_bytes;
     Ok(summary)
+}
+
+/// Checks what the descriptions in a folder say of its model, as [`convert`] does before it looks at weights, which need not be there: a
+/// download of them that would be refused need not begin. Cheap: files of some megabytes are read. `ty`: as in [`ConvertOptions`].
+///
+/// # Errors
+/// As [`convert`]: the type, the class of the model, how it was quantised, its settings or its tokenizer are not converted. How the
+/// tokenizer cuts texts is asked by [`convert`] alone, as its caller may name it.
+pub fn check_folder(folder: &Path, ty: Option<ConvertType>) -> Result<(), ConvertError> {
+    ty.map_or(Ok(()), ConvertType::check)?;
+    let described = Described::read(folder, None)?;
+    let checked = described.vocab(Some("default")).and_then(|_| described.own());
+    checked.map(drop).map_err(|error| error.at(folder))
 }
 
 /// Files of a folder that [`convert`] reads where they are there, but for those with weights ([`weight_files`]): what a download needs. The
@@ -242,32 +263,46 @@ impl Drop for Temporary {
     }
 }
 
-/// A folder, opened and checked.
-struct Source {
+/// A folder whose descriptions were read; its weights need not be there.
+struct Described {
     folder: Folder,
     config: Config,
     architecture: &'static Architecture,
-    checkpoint: Checkpoint,
+    quantization: Quantization,
 }
 
-impl Source {
-    fn open(path: &Path, options: &ConvertOptions) -> Result<Source, ConvertError> {
-        let folder = Folder::open(path)?.named(options.folder_name.clone());
+/// What an architecture computes of a configuration.
+struct Own {
+    metadata: Metadata,
+    made: Vec<MadeTensor>,
+}
+
+/// A folder's tokenizer as keys of a file.
+struct Vocab {
+    metadata: Metadata,
+    n_tokens: usize,
+}
+
+impl Described {
+    fn read(path: &Path, name: Option<String>) -> Result<Described, ConvertError> {
+        let folder = Folder::open(path)?.named(name);
         let mut config = Config::read(&folder)?;
         let architecture = arch::find(config.architecture()).map_err(|error| error.at(path))?;
         config.assume(architecture.assumed);
-        let mut checkpoint = Checkpoint::open(&folder)?;
-        checkpoint.dequantize(&config.value()).map_err(|error| error.at(path))?;
-        Ok(Source { folder, config, architecture, checkpoint })
+        let quantization = Quantization::of(&config.value()).map_err(|error| error.at(path))?;
+        Ok(Described { folder, config, architecture, quantization })
     }
 
-    /// Plans the file.
-    fn plan(&self, base: GgmlType, options: &ConvertOptions) -> Result<Plan, ConvertError> {
-        let Source { folder, config, architecture, checkpoint } = self;
-        let mut vocab = Metadata::new();
-        let n_tokens = vocab::write(folder, config, architecture.vocab, options.pre.as_deref(), &mut vocab)?;
-        let mut own = Metadata::new();
-        let mut keys = Keys::new(architecture.name, &mut own);
+    fn vocab(&self, pre: Option<&str>) -> Result<Vocab, ConvertError> {
+        let mut metadata = Metadata::new();
+        let n_tokens = vocab::write(&self.folder, &self.config, self.architecture.vocab, pre, &mut metadata)?;
+        Ok(Vocab { metadata, n_tokens })
+    }
+
+    fn own(&self) -> Result<Own, ConvertError> {
+        let Described { config, architecture, .. } = self;
+        let mut metadata = Metadata::new();
+        let mut keys = Keys::new(architecture.name, &mut metadata);
         for rules in architecture.keys {
             keys.apply(rules, config)?;
         }
@@ -276,17 +311,7 @@ impl Source {
         if let Some(pooling) = self.pooling(&mut keys)? {
             keys.count("pooling_type", pooling as usize);
         }
-        let tensors = Planner::new(architecture, config, checkpoint, base, n_tokens).plan(made)?;
-        let mut metadata = Metadata::new();
-        metadata.set("general.architecture", architecture.name);
-        metadata.set("general.type", "model");
-        let card = CardOptions { name: options.name.as_deref(), is_left_out: options.is_without_card };
-        card::write(folder, counts(&tensors), card, &mut metadata)?;
-        own.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
-        metadata.set("general.file_type", file_type(base, &tensors));
-        metadata.set("general.quantization_version", QUANTIZATION_VERSION);
-        vocab.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
-        Ok(Plan { metadata, tensors, n_tokens })
+        Ok(Own { metadata, made })
     }
 
     /// Returns how the vectors of an encoder's tokens become one. Rankers look at the first, and encoders of sentences that do not say it
@@ -298,6 +323,40 @@ impl Source {
         }
         let found = pooling::find(&self.folder)?;
         Ok(found.or(is_encoder.then_some(1)))
+    }
+}
+
+/// A folder, opened and checked.
+struct Source {
+    described: Described,
+    checkpoint: Checkpoint,
+}
+
+impl Source {
+    fn open(path: &Path, options: &ConvertOptions) -> Result<Source, ConvertError> {
+        let described = Described::read(path, options.folder_name.clone())?;
+        let mut checkpoint = Checkpoint::open(&described.folder)?;
+        checkpoint.dequantize(&described.quantization).map_err(|error| error.at(path))?;
+        Ok(Source { described, checkpoint })
+    }
+
+    /// Plans the file.
+    fn plan(&self, base: GgmlType, options: &ConvertOptions) -> Result<Plan, ConvertError> {
+        let Source { described, checkpoint } = self;
+        let Described { folder, config, architecture, .. } = described;
+        let Vocab { metadata: vocab, n_tokens } = described.vocab(options.pre.as_deref())?;
+        let Own { metadata: own, made } = described.own()?;
+        let tensors = Planner::new(architecture, config, checkpoint, base, n_tokens).plan(made)?;
+        let mut metadata = Metadata::new();
+        metadata.set("general.architecture", architecture.name);
+        metadata.set("general.type", "model");
+        let card = CardOptions { name: options.name.as_deref(), is_left_out: options.is_without_card };
+        card::write(folder, counts(&tensors), card, &mut metadata)?;
+        own.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
+        metadata.set("general.file_type", file_type(base, &tensors));
+        metadata.set("general.quantization_version", QUANTIZATION_VERSION);
+        vocab.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
+        Ok(Plan { metadata, tensors, n_tokens })
     }
 }
 
@@ -346,7 +405,7 @@ impl Plan {
     fn summary(&self, source: &Source, ty: ConvertType) -> ConvertSummary {
         let pre = self.metadata.str("tokenizer.ggml.pre").ok().flatten().unwrap_or_default();
         ConvertSummary {
-            architecture: source.architecture.name,
+            architecture: source.described.architecture.name,
             ty,
             input_bytes: source.checkpoint.n_bytes(),
             output_bytes: 0,
@@ -357,11 +416,12 @@ impl Plan {
         }
     }
 
-    /// Writes the file.
+    /// Writes the file, from which `next` will make another beside it.
     fn write(
         &self,
         source: &Source,
         output: &Path,
+        next: Option<&QuantizeOptions>,
         progress: &mut dyn FnMut(ConvertProgress<'_>) -> ControlFlow<()>,
     ) -> Result<u64, ConvertError> {
         let total_bytes = self.tensors.iter().map(|tensor| tensor.values.source_bytes()).sum();
@@ -374,11 +434,13 @@ impl Plan {
             n_bytes += tensor.ty.row_bytes(tensor.shape.iter().product()).unwrap_or(0) as u64;
             writer.add_tensor(&*tensor.name, tensor.ty, &shape, run.stream(tensor))?;
         }
+        let folder = source.described.folder.path();
         space::check(output, n_bytes)?;
-        check(&writer, output).map_err(|error| error.at(source.folder.path()))?;
+        let next_bytes = check(&writer, output, next).map_err(|error| error.at(folder))?;
+        space::check(output, n_bytes + next_bytes)?;
         let written = writer.write_file(output);
         if let Some(error) = run.into_error() {
-            return Err(error.at(source.folder.path()));
+            return Err(error.at(folder));
         }
         let written = written?;
         if let Err(error) = source.checkpoint.check_whole() {
@@ -389,13 +451,15 @@ impl Plan {
     }
 }
 
-/// Checks that a file holds a model that can be loaded, before its values are written.
-fn check(writer: &GgufWriter<'_>, output: &Path) -> Result<(), ConvertError> {
+/// Checks that a file holds a model that can be loaded, and that `next` can be made of it, before its values are written. Returns the bytes
+/// of the tensors of `next`.
+fn check(writer: &GgufWriter<'_>, output: &Path, next: Option<&QuantizeOptions>) -> Result<u64, ConvertError> {
     let hollow = Temporary::beside(output, ".check.part");
     writer.write_hollow(&hollow.0)?;
     let file = GgufFile::open(&hollow.0)?;
     let wrong = |line: String| ConvertError::invalid(format!("the checkpoint makes no whole model: {line}"));
     ModelSpec::read(&file, None).map(drop).map_err(|error| wrong(error.to_string()))?;
     let tokenizer = ruvllm_text::tokenizer::Tokenizer::from_metadata(file.metadata());
-    tokenizer.map(drop).map_err(|error| ConvertError::new(ConvertErrorKind::Invalid, error.to_string()))
+    tokenizer.map(drop).map_err(|error| ConvertError::new(ConvertErrorKind::Invalid, error.to_string()))?;
+    next.map_or(Ok(0), |next| planned_bytes(&file, next))
 }

@@ -195,6 +195,11 @@ impl<'a> Planner<'a> {
                 let n = rows.min(self.n_tokens);
                 Floats::view(matrix(stored, 2)?.slice(0, 0, 1, n)?)
             }
+            How::Classes if rows == 1 => {
+                let line = "makes one score by ReLU, and GGUF files have tanh there, so such a ranker would answer wrongly; \
+                            use one of class BertForSequenceClassification";
+                Err(ConvertError::unsupported(line).of_tensor(&stored.name))
+            }
             How::Scaled(settings) => arch::scaled(floats()?, config, settings),
             How::ScaledParts => self.scaled_parts(stored),
             _ => floats(),

@@ -40,6 +40,64 @@ fn a_model_keeps_its_numbers_under_other_names() {
 }
 
 #[test]
+fn a_model_without_a_head_is_the_same_model() {
+    let mut folder = Folder::llama();
+    folder.tensors.remove("lm_head.weight");
+    folder.write();
+    let whole = folder.converted("F16");
+    folder.config["architectures"] = json!(["LlamaModel"]);
+    let bare = |name: String| name.strip_prefix("model.").expect("a name with it").to_owned();
+    folder.tensors = folder.tensors.into_iter().map(|(name, tensor)| (bare(name), tensor)).collect();
+    folder.write();
+    let file = folder.converted("F16");
+    assert!(file.tensor("blk.0.attn_q.weight").is_some() && file.tensor("output.weight").is_none());
+    assert!(file.tensors().eq(whole.tensors()));
+    assert!(file.tensors().zip(whole.tensors()).all(|(a, b)| file.data(a)[..] == whole.data(b)[..]));
+}
+
+/// Makes a DistilBERT that tells classes apart.
+fn distilbert(n_classes: usize) -> Folder {
+    let mut folder = Folder::llama();
+    folder.config = json!({
+        "architectures": ["DistilBertForSequenceClassification"], "dim": N_EMBD, "hidden_dim": 16, "n_heads": 2, "n_layers": 1,
+        "max_position_embeddings": 12, "vocab_size": N_VOCAB, "activation": "gelu",
+    });
+    let norms = ["embeddings.LayerNorm", "transformer.layer.0.sa_layer_norm", "transformer.layer.0.output_layer_norm"];
+    let layers = ["q_lin", "k_lin", "v_lin", "out_lin"].map(|name| format!("transformer.layer.0.attention.{name}"));
+    let mut shapes: Vec<(String, Vec<usize>)> = vec![
+        ("embeddings.word_embeddings.weight".to_owned(), vec![N_VOCAB, N_EMBD]),
+        ("embeddings.position_embeddings.weight".to_owned(), vec![12, N_EMBD]),
+    ];
+    let mut add = |name: &str, shape: &[usize]| {
+        shapes.push((format!("{name}.weight"), shape.to_vec()));
+        shapes.push((format!("{name}.bias"), shape[..1].to_vec()));
+    };
+    norms.iter().for_each(|name| add(name, &[N_EMBD]));
+    layers.iter().for_each(|name| add(name, &[N_EMBD, N_EMBD]));
+    add("transformer.layer.0.ffn.lin1", &[16, N_EMBD]);
+    add("transformer.layer.0.ffn.lin2", &[N_EMBD, 16]);
+    add("pre_classifier", &[N_EMBD, N_EMBD]);
+    add("classifier", &[n_classes, N_EMBD]);
+    let named = |name: String| if name.contains("classifier") { name } else { format!("distilbert.{name}") };
+    let tensor = |(i, (name, shape)): (usize, (String, Vec<usize>))| (named(name), Tensor::random(i as u64, &shape));
+    folder.tensors = shapes.into_iter().enumerate().map(tensor).collect();
+    folder.write();
+    std::fs::remove_file(folder.path().join("tokenizer.json")).expect("it is there");
+    folder.put("tokenizer_config.json", json!({ "cls_token": "[CLS]", "sep_token": "[SEP]" }).to_string());
+    folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na");
+    folder
+}
+
+#[test]
+fn rankers_whose_activation_files_cannot_say_are_refused() {
+    let line = distilbert(1).error();
+    assert!(line.contains("'classifier.weight': makes one score by ReLU, and GGUF files have tanh there"), "{line}");
+    // Several classes are no order, and nobody computes them.
+    let file = distilbert(3).converted("F32");
+    assert_eq!(file.tensor("cls.output.weight").map(|tensor| &tensor.shape[..]), Some(&[N_EMBD, 3][..]));
+}
+
+#[test]
 fn shards_and_types_make_no_difference() {
     let folder = Folder::llama();
     folder.write();

@@ -9,9 +9,10 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use ruvllm_convert::{ConvertOptions, ConvertType, convert};
+use ruvllm_convert::{ConvertError, ConvertOptions, ConvertType, convert};
 use ruvllm_gguf::{Array, GgufFile, Value};
 use sha2::{Digest, Sha256};
+use tempfile::TempDir;
 
 /// Starts of lines that differ by intent (`docs/src/own-models.md`), by model.
 const DIFFERENT: [(&str, &str); 7] = [
@@ -58,7 +59,7 @@ fn text_of(value: &Value) -> (String, String) {
 }
 
 /// Returns a line for each key and each tensor.
-fn lines(file: &GgufFile) -> BTreeSet<String> {
+pub(crate) fn lines(file: &GgufFile) -> BTreeSet<String> {
     let key = |(key, value): (&str, &Value)| {
         let (kind, text) = text_of(value);
         let text = text.replace('\n', "\\n");
@@ -72,23 +73,52 @@ fn lines(file: &GgufFile) -> BTreeSet<String> {
     file.metadata().iter().map(key).chain(file.tensors().map(tensor)).collect()
 }
 
+/// A model of `testdata/` with its tokenizer, in a folder of its own.
+pub(crate) struct Fixture {
+    dir: TempDir,
+    name: String,
+    pub(crate) folder: PathBuf,
+    /// Lines of the reference's file.
+    expected: BTreeSet<String>,
+}
+
+impl Fixture {
+    pub(crate) fn new(name: &str) -> Fixture {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let folder = dir.path().join(name);
+        fs::create_dir(&folder).expect("it is writable");
+        copy_files(&testdata().join(name), &folder);
+        let expected = fs::read_to_string(folder.join("expected.txt")).expect("the expected lines");
+        let (tokenizer, expected) = expected.split_once('\n').expect("lines");
+        copy_files(&testdata().join("tokenizers").join(tokenizer), &folder);
+        let expected = expected.lines().map(str::to_owned).collect();
+        Fixture { dir, name: name.to_owned(), folder, expected }
+    }
+
+    /// Converts it to F16, and opens the file.
+    pub(crate) fn convert(&self) -> Result<GgufFile, ConvertError> {
+        let output = self.dir.path().join("out.gguf");
+        let ty = Some(ConvertType::parse("F16").expect("a type"));
+        let options = ConvertOptions { ty, name: Some(self.name.clone()), ..ConvertOptions::default() };
+        convert(&self.folder, &output, &options, &mut |_| ControlFlow::Continue(()))?;
+        Ok(GgufFile::open(&output).expect("a GGUF file"))
+    }
+}
+
+/// Returns the names of the models.
+pub(crate) fn names() -> BTreeSet<String> {
+    let names = fs::read_dir(testdata()).expect("the models").map(|entry| entry.expect("an entry").file_name());
+    names.map(|name| name.to_string_lossy().into_owned()).filter(|name| name != "tokenizers").collect()
+}
+
 /// Returns the lines that only one of the two has.
 fn differences(name: &str) -> Vec<String> {
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    let folder = dir.path().join(name);
-    fs::create_dir(&folder).expect("it is writable");
-    copy_files(&testdata().join(name), &folder);
-    let expected = fs::read_to_string(folder.join("expected.txt")).expect("the expected lines");
-    let (tokenizer, expected) = expected.split_once('\n').expect("lines");
-    copy_files(&testdata().join("tokenizers").join(tokenizer), &folder);
-    let output = dir.path().join("out.gguf");
-    let ty = Some(ConvertType::parse("F16").expect("a type"));
-    let options = ConvertOptions { ty, name: Some(name.to_owned()), ..ConvertOptions::default() };
-    if let Err(error) = convert(&folder, &output, &options, &mut |_| ControlFlow::Continue(())) {
-        return vec![format!("{name}: {error}")];
-    }
-    let have = lines(&GgufFile::open(&output).expect("a GGUF file"));
-    let want: BTreeSet<String> = expected.lines().map(str::to_owned).collect();
+    let model = Fixture::new(name);
+    let have = match model.convert() {
+        Ok(file) => lines(&file),
+        Err(error) => return vec![format!("{name}: {error}")],
+    };
+    let want = model.expected;
     let is_meant = |line: &str| DIFFERENT.iter().any(|(model, start)| *model == name && line.starts_with(start));
     let ours = have.difference(&want).map(|line| (line, "is in our file alone"));
     let theirs = want.difference(&have).map(|line| (line, "is missing"));
@@ -98,9 +128,7 @@ fn differences(name: &str) -> Vec<String> {
 
 #[test]
 fn files_are_those_of_the_reference() {
-    let names = fs::read_dir(testdata()).expect("the models").map(|entry| entry.expect("an entry").file_name());
-    let names: BTreeSet<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
-    let names: Vec<&String> = names.iter().filter(|name| *name != "tokenizers").collect();
+    let names = names();
     assert!(names.len() >= 33, "{names:?}");
     let different: Vec<String> = names.iter().flat_map(|name| differences(name)).collect();
     assert!(different.is_empty(), "{}", different.join("\n"));

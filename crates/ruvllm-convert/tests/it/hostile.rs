@@ -144,6 +144,18 @@ fn configurations_are_held_against_the_tensors() {
     check("hidden_size", json!(16), "the checkpoint makes no whole model: ");
     check("vocab_size", json!(3), "the tokenizer has 6 tokens, config.json says 3");
     check("vocab_size", json!(1u64 << 30), "'vocab_size' is 1073741824, which cannot be");
+    for n in [65537u64, 1 << 31] {
+        let mut folder = Folder::llama();
+        folder.config["rope_scaling"] = json!({ "rope_type": "llama3", "factor": 8.0 });
+        folder.config["head_dim"] = json!(n);
+        folder.write();
+        assert!(folder.error().contains(&format!("heads have a width of {n}, which cannot be")));
+        folder.config["head_dim"] = json!(null);
+        folder.config["hidden_size"] = json!(n);
+        folder.config["num_attention_heads"] = json!(1);
+        folder.write();
+        assert!(folder.error().contains(&format!("heads have a width of {n}, which cannot be")));
+    }
 
     let mut folder = Folder::llama();
     folder.tensors.insert("model.layers.0.attn.x.weight".to_owned(), Tensor::random(1, &[2, 2]));
@@ -197,6 +209,35 @@ fn tokenizers_are_not_believed() {
     );
     check("tokenizer.model", "\u{ff}", "tokenizer.model: damaged SentencePiece model");
     check("config.json", "[]", "config.json: is no JSON object");
+}
+
+#[test]
+fn ids_of_added_tokens_are_bounded() {
+    // The first is the least that is refused.
+    for id in ["4194304", "4294967295", "4294967296", "18446744073709551615"] {
+        for is_sentencepiece in [false, true] {
+            let mut folder = Folder::llama();
+            folder.config.as_object_mut().expect("an object").remove("vocab_size");
+            folder.config["architectures"] = json!(["Qwen2ForCausalLM"]);
+            folder.write();
+            folder.put(
+                "tokenizer_config.json",
+                json!({ "added_tokens_decoder": { id: { "content": "x" } } }).to_string(),
+            );
+            if is_sentencepiece {
+                // A piece "a".
+                folder.put("tokenizer.model", b"\x0a\x03\x0a\x01a");
+            }
+            let line = folder.error();
+            assert!(line.contains("tokenizer_config.json: token 'x' has no usable id"), "{line}");
+        }
+    }
+    let folder = Folder::llama();
+    folder.write();
+    std::fs::remove_file(folder.path().join("tokenizer.json")).expect("it is there");
+    folder.put("config.json", folder.config.to_string().replace("LlamaForCausalLM", "BertModel"));
+    folder.put("vocab.txt", "\n".repeat((1 << 22) + 1000));
+    assert!(folder.error().contains("token '' has no usable id"), "{}", folder.error());
 }
 
 #[cfg(unix)]

@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::digest::Expected;
+use crate::digest::{Expected, sha256};
 use crate::error::HubError;
 use crate::registry::{Entry, Registry};
 use crate::shards::{ShardName, suffix};
 use crate::source::{Part, Source, is_folder};
+
+/// Digits of a name's SHA-256 that tell files apart.
+const MARK_CHARS: usize = 12;
 
 /// A model that can be pulled: a name, where from, and what must arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,15 +68,26 @@ impl Pullable {
     /// Returns the file name without `.gguf` under which the model is kept: the name with `:` and `/` as `-`. Of a model in
     /// several files it ends with the numbers of the first.
     pub fn stem(&self) -> String {
+        self.marked_stem("")
+    }
+
+    /// Returns the file name that no other model has, for one whose [`Pullable::stem`] another has taken: with some digits of the
+    /// name's SHA-256.
+    pub(crate) fn own_stem(&self) -> String {
+        self.marked_stem(&format!("-{}", &sha256(self.name.as_bytes())[..MARK_CHARS]))
+    }
+
+    fn marked_stem(&self, mark: &str) -> String {
         let stem = file_stem(&self.name);
-        let shard = self.sources.iter().find_map(|source| match source {
-            Source::Hub { file, .. } => ShardName::parse(file),
+        let first_of = |source: &Source| match source {
+            Source::Hub { file, .. } => ShardName::parse(file).map(|shard| suffix(1, shard.count)),
             Source::Pypi { .. } => None,
-        });
-        match shard.filter(|_| ShardName::parse(&stem).is_none()) {
-            Some(shard) => stem + &suffix(1, shard.count),
-            None => stem,
-        }
+        };
+        let (base, end) = match ShardName::parse(&stem) {
+            Some(ShardName { base, no, count }) => (base, Some(suffix(no, count))),
+            None => (stem, self.sources.iter().find_map(first_of)),
+        };
+        format!("{base}{mark}{}", end.unwrap_or_default())
     }
 }
 

@@ -47,6 +47,9 @@ fn hub_names() {
     assert_eq!(pullable("hf:o/r@v2/d/f.gguf").sources, hub("o/r", "v2", "d/f.gguf"));
     assert_eq!(pullable("hf:o/r/f.gguf").stem(), "hf-o-r-f");
     assert_eq!(pullable("hf:o/r/f-00001-of-00003.gguf").stem(), "hf-o-r-f-00001-of-00003");
+    // printf hf:o/r/f.gguf | sha256sum
+    assert_eq!(pullable("hf:o/r/f.gguf").own_stem(), "hf-o-r-f-35ab05a40ea0");
+    assert_eq!(pullable("hf:o/r/f-00001-of-00003.gguf").own_stem(), "hf-o-r-f-7dbfe79930db-00001-of-00003");
     // Folders of safetensors.
     assert_eq!(pullable("hf:o/r/").sources, hub("o/r", "main", ""));
     assert_eq!(pullable("hf:o/r@v2/d/e/").sources, hub("o/r", "v2", "d/e/"));

@@ -61,9 +61,15 @@ impl Hub<'_> {
                 }
             }
             wanted = self.context.converter.wanted(Some(&begun.folder), order)?;
-            if wanted.iter().all(|wanted| seen.contains(&wanted.name) || wanted.name.contains('*')) {
+            wanted.retain(|wanted| !seen.contains(&wanted.name) && !wanted.name.contains('*'));
+            if wanted.is_empty() {
                 return Ok(begun.folder);
             }
+            let missing = wanted.iter().find(|wanted| wanted.is_required && !self.may_have(&begun, from, &wanted.name));
+            if let Some(missing) = missing {
+                return Err(self.failed(from, &missing.name, NOT_FOUND));
+            }
+            self.context.converter.check(&begun.folder, order)?;
         }
     }
 
@@ -71,7 +77,7 @@ impl Hub<'_> {
     fn begin(&self, from: &HubFile<'_>, first: &WantedFile) -> Result<Begun, String> {
         check_wanted(first, 0)?;
         let (name, file) = (&first.name, format!("{}{}", from.file, first.name));
-        let (path, _) = self.file(&HubFile { file: &file, ..*from }, &Expected::default())?;
+        let path = self.file(&HubFile { file: &file, ..*from }, &Expected::default())?.path;
         let up = |n: usize| path.ancestors().nth(n).map(PathBuf::from);
         let commit = up(file.split('/').count()).and_then(|root| Some(root.file_name()?.to_str()?.to_owned()));
         let (Some(folder), Some(commit)) = (up(name.split('/').count()), commit) else {
@@ -84,8 +90,7 @@ impl Hub<'_> {
     /// Brings another file of the same commit.
     fn go_on(&self, begun: &Begun, from: &HubFile<'_>, name: &str) -> Result<(), String> {
         let file = format!("{}{name}", from.file);
-        let is_listed = begun.listed.as_ref().is_none_or(|listed| listed.iter().any(|one| one == name));
-        if !is_listed && !self.has(&begun.commit, &file) {
+        if !self.may_have(begun, from, name) {
             return Err(NOT_FOUND.to_owned());
         }
         let file = &HubFile { file: &file, ..*from };
@@ -94,6 +99,12 @@ impl Hub<'_> {
             true => Ok(()),
             false => Err("the repository changed while it was downloaded; pull it again".to_owned()),
         }
+    }
+
+    /// Returns whether there is a file in the folder, as far as it is known.
+    fn may_have(&self, begun: &Begun, from: &HubFile<'_>, name: &str) -> bool {
+        let is_listed = begun.listed.as_ref().is_none_or(|listed| listed.iter().any(|one| one == name));
+        is_listed || self.has(&begun.commit, &format!("{}{name}", from.file))
     }
 
     /// Lists the files below a folder of a commit; `None` where the hub is not asked or does not say.

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::cache::RepoCache;
-use crate::checksums::{Checksums, SUMS_BYTES_MAX, SUMS_FILE};
+use crate::checksums::{Checksums, SUMS_BYTES_MAX, SUMS_FILE, is_sha256};
 use crate::digest::{Digested, Expected, digest_file};
-use crate::download::{FileFacts, HubFile, download, facts, small_text};
+use crate::download::{Downloaded, FileFacts, HubFile, download, facts, small_text};
 use crate::error::io_reason;
 use crate::http::Http;
 use crate::shards::{N_SHARDS_MAX, ShardName};
@@ -48,6 +48,19 @@ pub(crate) fn fetch(
     Ok(Fetched { first, more })
 }
 
+/// A file in the cache folder.
+pub(super) struct Cached {
+    pub(super) path: PathBuf,
+    /// Its digest, if it had to be read for that.
+    digest: Option<Digested>,
+}
+
+/// Returns the SHA-256 that the hub told of a file of the cache folder: the name of the blob that it leads to, if it does.
+fn told_sha256(path: &Path) -> Option<String> {
+    let blob = path.canonicalize().ok()?;
+    blob.file_name()?.to_str().filter(|name| is_sha256(name)).map(str::to_owned)
+}
+
 /// A repository of the hub while something is fetched from it.
 pub(super) struct Hub<'a> {
     pub(super) http: Http<'a>,
@@ -68,9 +81,9 @@ impl<'a> Hub<'a> {
 
     /// Brings a file of one commit into the cache folder, and returns where it lies.
     pub(super) fn file_of(&self, commit: &str, from: &HubFile<'_>) -> Result<PathBuf, String> {
-        match self.cache.get_of(commit, from.file) {
-            Some(path) => Ok(path),
-            None => Ok(self.downloaded(&HubFile { revision: commit, ..*from }, &Expected::default())?.0),
+        match self.cached(self.cache.get_of(commit, from.file))? {
+            Some(cached) => Ok(cached.path),
+            None => Ok(self.downloaded(&HubFile { revision: commit, ..*from }, &Expected::default())?.path),
         }
     }
 
@@ -81,26 +94,45 @@ impl<'a> Hub<'a> {
 
     /// Brings a GGUF file into the cache folder and verifies it.
     fn verified(&self, from: &HubFile<'_>, expected: &Expected) -> Result<FetchedFile, String> {
-        let (path, digest) = self.file(from, expected)?;
+        let Cached { path, digest } = self.file(from, expected)?;
         let path = path.canonicalize().map_err(|e| format!("cannot open {}: {}", path.display(), io_reason(&e)))?;
-        let digest = match digest {
-            Some(digest) => digest,
-            None => digest_file(&path, self.context.progress)
-                .map_err(|e| format!("cannot read {}: {}", path.display(), io_reason(&e)))?,
-        };
+        let digest = digest.map_or_else(|| self.digest(&path), Ok)?;
         expected.verify(&digest).map_err(|reason| format!("{reason}, in {}", path.display()))?;
         Ok(FetchedFile { path, is_shared: true, digest })
     }
 
-    /// Brings a file into the cache folder; also returns its digest if it was downloaded.
-    pub(super) fn file(&self, from: &HubFile<'_>, expected: &Expected) -> Result<(PathBuf, Option<Digested>), String> {
-        match self.cache.get(from.file) {
-            Some(path) => Ok((path, None)),
-            None => self.downloaded(from, expected).map(|(path, digest)| (path, Some(digest))),
+    /// Brings a file into the cache folder.
+    pub(super) fn file(&self, from: &HubFile<'_>, expected: &Expected) -> Result<Cached, String> {
+        if let Some(cached) = self.cached(self.cache.get(from.file))? {
+            return Ok(cached);
+        }
+        let Downloaded { path, digest } = self.downloaded(from, expected)?;
+        Ok(Cached { path, digest: Some(digest) })
+    }
+
+    /// Returns a file of the cache folder, if it has the SHA-256 that the hub told. A damaged one counts as missing, so that it is
+    /// downloaded again; offline it is an error.
+    fn cached(&self, path: Option<PathBuf>) -> Result<Option<Cached>, String> {
+        let Some(path) = path else { return Ok(None) };
+        let Some(told) = told_sha256(&path) else { return Ok(Some(Cached { path, digest: None })) };
+        let digest = self.digest(&path)?;
+        match digest.sha256 == told {
+            true => Ok(Some(Cached { path, digest: Some(digest) })),
+            false if self.context.is_offline => Err(format!(
+                "{} in the cache is damaged: it has sha256 {}, expected {told}",
+                path.display(),
+                digest.sha256
+            )),
+            false => Ok(None),
         }
     }
 
-    fn downloaded(&self, from: &HubFile<'_>, expected: &Expected) -> Result<(PathBuf, Digested), String> {
+    fn digest(&self, path: &Path) -> Result<Digested, String> {
+        let digest = digest_file(path, self.context.progress);
+        digest.map_err(|e| format!("cannot read {}: {}", path.display(), io_reason(&e)))
+    }
+
+    fn downloaded(&self, from: &HubFile<'_>, expected: &Expected) -> Result<Downloaded, String> {
         if self.context.is_offline {
             return Err(OFFLINE.to_owned());
         }
@@ -131,7 +163,7 @@ impl<'a> Hub<'a> {
             let _ = std::fs::remove_file(&downloaded.path);
             return Err(format!("the file has sha256 {found}, and {sums} of the repository says {sha256}"));
         }
-        Ok((downloaded.path, downloaded.digest))
+        Ok(downloaded)
     }
 
     /// Returns the SHA-256 that a checksum file of the repository says, with the name of that file.
@@ -142,7 +174,9 @@ impl<'a> Hub<'a> {
         for sums in [Some(beside), Some(format!("{}.sha256", from.file)), whole].into_iter().flatten() {
             let text = small_text(&self.http, &HubFile { file: &sums, ..*from }, SUMS_BYTES_MAX)?;
             let found = text.as_deref().map(Checksums::parse);
-            let sum = found.as_ref().and_then(|found| found.get(from.file).or_else(|| found.get(name)));
+            // Only a checksum file beside the model may name it without its folder.
+            let alone = (sums != SUMS_FILE).then_some(name);
+            let sum = found.as_ref().and_then(|found| found.get(from.file).or_else(|| found.get(alone?)));
             if let Some(sha256) = sum {
                 return Ok(Some((sums, sha256.to_owned())));
             }

@@ -85,6 +85,13 @@ pub trait FolderConverter: Sync {
     /// One line: the folder is of a kind that is not converted, or there is no such type.
     fn wanted(&self, folder: Option<&Path>, order: &FolderOrder<'_>) -> Result<Vec<WantedFile>, String>;
 
+    /// Checks a folder by the files that are there already, before those come that they name: of a model that is refused none need
+    /// come.
+    ///
+    /// # Errors
+    /// One line: the folder is of a kind that is not converted.
+    fn check(&self, folder: &Path, order: &FolderOrder<'_>) -> Result<(), String>;
+
     /// Makes a GGUF file of a folder.
     ///
     /// # Errors
@@ -277,6 +284,10 @@ pub(crate) mod tests {
                 files.push(wanted("model.safetensors", true));
             }
             Ok(files)
+        }
+
+        fn check(&self, _folder: &Path, _order: &FolderOrder<'_>) -> Result<(), String> {
+            Ok(())
         }
 
         fn convert(

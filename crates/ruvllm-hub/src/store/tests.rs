@@ -1,5 +1,6 @@
 //! The folder of pulled models, with wheels that are there already, so that no network is asked.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::sync::LazyLock;
 
@@ -17,8 +18,12 @@ fn store(dir: &Path) -> Store<'static> {
 
 /// A model whose only wheel already lies in the work folder.
 fn prepared(dir: &Path, bytes: &[u8]) -> Pullable {
+    prepared_as("pypi:m==1/m/x.gguf", dir, bytes)
+}
+
+fn prepared_as(name: &str, dir: &Path, bytes: &[u8]) -> Pullable {
     let pullable = Pullable {
-        name: "pypi:m==1/m/x.gguf".to_owned(),
+        name: name.to_owned(),
         sources: vec![Source::Pypi {
             parts: vec![Part { package: "m".to_owned(), version: "1".to_owned(), member: "m/x.gguf".to_owned() }],
         }],
@@ -54,6 +59,61 @@ fn a_model_is_pulled_listed_found_and_removed() {
     assert!(store.list().expect("a list").is_empty());
     assert_eq!(store.remove(&pullable.name).expect_err("it is gone").kind(), HubErrorKind::Missing);
     assert_eq!(store.remove("./own.gguf").expect_err("a path").kind(), HubErrorKind::Usage);
+}
+
+#[test]
+fn names_that_differ_in_separators_alone_are_two_models() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let store = store(dir.path());
+    let first = prepared(dir.path(), b"GGUF1");
+    let path = store.pull(&first).expect("the wheel is there").0.path;
+    assert_eq!(path.file_stem().expect("a name").to_string_lossy(), first.stem());
+    let second = "pypi:m==1/m-x.gguf";
+    for missing in [store.find(second, false).map(drop), store.remove(second).map(drop)] {
+        assert_eq!(missing.expect_err("it was not pulled").kind(), HubErrorKind::Missing);
+    }
+    let second = prepared_as(second, dir.path(), b"GGUF two");
+    assert_eq!(second.stem(), first.stem());
+    let (model, was_there) = store.pull(&second).expect("the wheel is there");
+    assert!(!was_there);
+    let read = |pullable: &Pullable| fs::read(store.find(&pullable.name, false).expect("it is there"));
+    assert_eq!(read(&first).expect("the model"), b"GGUF1");
+    assert_eq!(read(&second).expect("the model"), b"GGUF two");
+    let names: Vec<String> = store.list().expect("a list").into_iter().map(|model| model.record.name).collect();
+    assert_eq!(names, [second.name.as_str(), first.name.as_str()]);
+    // Each is found where it is, whatever becomes of the other.
+    store.remove(&first.name).expect("it is there");
+    let (again, was_there) = store.pull(&second).expect("it is there");
+    assert!(was_there && again.path == model.path);
+    assert!(!store.pull(&prepared(dir.path(), b"GGUF1")).expect("the wheel is there").1);
+    assert_eq!(store.remove(&second.name).expect("it is there").record, model.record);
+    assert_eq!(read(&first).expect("the model"), b"GGUF1");
+}
+
+#[test]
+fn what_ended_pulls_left_goes_but_for_wheels() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let store = store(dir.path());
+    let pullable = prepared(dir.path(), b"GGUF1234");
+    let leave = |stem: &str, file: &str| {
+        let path = dir.path().join(".pull").join(stem).join(file);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a temporary folder is writable");
+        fs::write(&path, "half of it").expect("a temporary folder is writable");
+        path
+    };
+    let left = [
+        leave(&pullable.stem(), "converted.gguf.part"),
+        leave("other", "converted.gguf.unquantised.part"),
+        leave("other", "folder/model.safetensors"),
+    ];
+    let kept = [leave("other", "m-1.whl"), leave("busy", "converted.gguf.part")];
+    let busy = File::create(dir.path().join(".pull/busy.lock")).expect("writable");
+    busy.lock().expect("nobody has it");
+    store.pull(&pullable).expect("the wheel is there");
+    assert!(left.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
+    drop(busy);
+    store.remove(&pullable.name).expect("it is there");
+    assert!(!kept[1].parent().expect("a folder").exists());
 }
 
 #[test]

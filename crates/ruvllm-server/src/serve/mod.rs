@@ -4,7 +4,7 @@ mod connections;
 mod embedded;
 mod embedded_call;
 mod tls;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -106,8 +106,18 @@ pub fn run_reloading(
         let cannot = |error: io::Error| ServerError::new(format!("cannot listen on {address}: {}", reason(&error)));
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let tls = server.options().tls.clone().map(Tls::new).transpose().map_err(ServerError::new)?;
+        // Signals are heard from here on: whoever knows the address may send one.
+        let hangup = Hangup::listen();
+        tokio::pin!(stop);
+        let is_over = poll_fn(|cx| Poll::Ready(stop.as_mut().poll(cx).is_ready())).await;
+        let stop = async {
+            if !is_over {
+                stop.await;
+            }
+        };
         ready(listener.local_addr().map_err(cannot)?);
-        serve(listener, Kept { tls: tls.map(Arc::new), reload }, Arc::clone(&server), stop).await
+        let kept = Kept { tls: tls.map(Arc::new), reload };
+        serve(Serving { listener, kept, hangup, server: Arc::clone(&server) }, stop).await
     })?;
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     server.join()
@@ -133,23 +143,27 @@ fn reason(error: &io::Error) -> String {
     without_numbers(&error.to_string()).to_lowercase()
 }
 
+/// What takes connections.
+struct Serving {
+    listener: TcpListener,
+    kept: Kept,
+    hangup: Hangup,
+    server: Arc<Server>,
+}
+
 /// Takes connections until `stop` is over; where there is no place for one, the one that is idle the longest makes room. Then it
 /// lets what runs end within [`ServerOptions::drain_timeout`], and returns when
 /// all connections are closed. SIGHUP has it read its keys again.
 ///
 /// # Errors
 /// A model could not be made ready to learn.
-async fn serve(
-    listener: TcpListener,
-    kept: Kept,
-    server: Arc<Server>,
-    stop: impl Future<Output = ()>,
-) -> Result<(), ServerError> {
+async fn serve(serving: Serving, stop: impl Future<Output = ()>) -> Result<(), ServerError> {
+    let Serving { listener, kept, hangup, server } = serving;
     let (app, graceful, tls) = (app(&server), GracefulShutdown::new(), kept.tls.clone());
     let places_max = server.n_connections_max;
     let (places, connections) = (Arc::new(Semaphore::new(places_max)), Arc::new(Connections::default()));
     let spare = Arc::new(Semaphore::new(SPARE_MAX));
-    let mut maintenance = tokio::spawn(maintenance(Arc::clone(&server), kept, Hangup::listen()));
+    let mut maintenance = tokio::spawn(maintenance(Arc::clone(&server), kept, hangup));
     let batches = tokio::spawn(crate::router::batches::run(Arc::clone(&server)));
     let of_preparing = Arc::clone(&server);
     let mut preparing = tokio::task::spawn_blocking(move || of_preparing.models.prepare());

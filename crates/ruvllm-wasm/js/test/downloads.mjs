@@ -81,7 +81,7 @@ export function downloads({ page, files: { small, middle, large }, host, origin,
       // Packed, they are shorter or longer, and other origins do not tell.
       [foreign, { pack: 6, cors: CORS }], [foreign, { pack: 0, cors: CORS }]]) {
       await empty(page);
-      host.set({ bytes: large, ...choices });
+      host.set({ bytes: large, isHalting: true, ...choices });
       const { said, reasons, sizes } = await load(page, url);
       const what = JSON.stringify([url, choices]);
       assert.deepEqual([said, reasons], ['loaded', ['unsized']], what);

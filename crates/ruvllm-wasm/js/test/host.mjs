@@ -13,6 +13,8 @@ const DEFAULTS = {
   /** Level of gzip by which the file is packed on the way; null for none. */
   pack: null,
   isUnsized: false,
+  /** Whether it waits in the middle of its answers. */
+  isHalting: false,
   /** Whether its answers never end; they are unsized. */
   isEndless: false,
   /** Seconds for which browsers need not ask again. */
@@ -35,6 +37,7 @@ export class Host {
   set(choices) {
     Object.assign(this, DEFAULTS, choices);
     this.asked.length = 0;
+    this.nEnded = 0;
   }
 
   answer(request, response) {
@@ -63,7 +66,12 @@ export class Host {
     if (!this.isUnsized && !this.isEndless) response.setHeader('content-length', sent.length);
     response.writeHead(status);
     if (this.isEndless) return this.#sendOn(response, sent);
-    if (this.cut === null) return response.end(sent);
+    if (this.cut === null && !this.isHalting) return response.end(sent);
+    if (this.cut === null) {
+      // The page has to see the first half alone.
+      response.write(sent.subarray(0, sent.length >> 1));
+      return setTimeout(() => response.end(sent.subarray(sent.length >> 1)), 500);
+    }
     // The page has to have read them before the connection ends.
     response.write(sent.subarray(0, this.cut));
     this.cut = null;

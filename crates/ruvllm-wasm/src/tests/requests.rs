@@ -155,10 +155,17 @@ fn capabilities_say_what_there_is() {
     let names = |path: &str, which: &str| -> Vec<String> {
         let of_path = |call: &&Value| call["path"] == path;
         let call = capabilities["endpoints"].as_array().and_then(|calls| calls.iter().find(of_path)).expect(path);
-        call[which].as_array().expect(which).iter().map(|field| field["name"].as_str().unwrap_or_default().into()).collect()
+        call[which]
+            .as_array()
+            .expect(which)
+            .iter()
+            .map(|field| field["name"].as_str().unwrap_or_default().into())
+            .collect()
     };
     // What is listed is what a request may have.
-    for (path, taken) in [("/v1/chat/completions", "messages"), ("/v1/feedback", "correction"), ("/v1/memory", "answer")] {
+    for (path, taken) in
+        [("/v1/chat/completions", "messages"), ("/v1/feedback", "correction"), ("/v1/memory", "answer")]
+    {
         let (accepted, refused) = (names(path, "accepted"), names(path, "refused"));
         assert!(accepted.contains(&taken.to_owned()), "{path}: {accepted:?}");
         assert!(refused.contains(&"patterns".to_owned()) && !accepted.contains(&"patterns".to_owned()), "{path}");

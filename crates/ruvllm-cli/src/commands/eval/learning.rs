@@ -186,7 +186,9 @@ impl LearningArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let streams = self.stream.iter().map(StreamArg::read).collect::<Result<Vec<_>>>()?;
         let controls = self.control.iter().map(|path| Ok((path, read_text(path)?))).collect::<Result<Vec<_>>>()?;
-        let (out, curves) = (self.out_file(&self.out)?, self.out_file(&self.svg())?);
+        // A model that is still to be pulled is no file that could be replaced.
+        let model = app.store().find(&self.model.model, false).ok();
+        let (out, curves) = (self.out_file(&self.out, &model)?, self.out_file(&self.svg(), &model)?);
         check::writable_folder(&app.settings.learned_dir())?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1, ..self.load.options(&app.settings, None) })?;
@@ -219,9 +221,9 @@ impl LearningArgs {
     }
 
     /// Begins a file that is written at the end.
-    fn out_file(&self, path: &Option<PathBuf>) -> Result<Option<OutFile>> {
+    fn out_file(&self, path: &Option<PathBuf>, model: &Option<PathBuf>) -> Result<Option<OutFile>> {
         let streams = self.stream.iter().flat_map(|stream| &stream.paths);
-        let inputs: Vec<&Path> = self.control.iter().chain(streams).map(PathBuf::as_path).collect();
+        let inputs: Vec<&Path> = self.control.iter().chain(streams).chain(model).map(PathBuf::as_path).collect();
         path.as_ref().map(|path| OutFile::create(path, &inputs)).transpose()
     }
 

@@ -13,6 +13,7 @@ use ruvllm_cli_tools::routing::expect::Lesson;
 use ruvllm_cli_tools::routing::outcomes::{self, Grouping};
 use ruvllm_cli_tools::routing::{EmbedderArgs, alone_json};
 use ruvllm_cli_tools::values::{count, fraction};
+use ruvllm_learning::EmbedderName;
 use ruvllm_router::evaluate::{
     Answers, bootstrap, calibration_error, cost_quality, grouped_folds, spent, weighing_that_keeps,
 };
@@ -212,6 +213,9 @@ impl RoutingArgs {
         }
         self.plot.as_deref().map_or(Ok(()), |path| check::writable(path, &[&self.outcomes]))?;
         let embedder = self.embedder.name(app)?;
+        if let (Some(path), EmbedderName::Model(name, _)) = (&self.plot, &embedder) {
+            check::writable(path, &[&app.store().find(name, false)?])?;
+        }
         let embeddings = outcomes.embeddings(app, &embedder)?;
         let n = outcomes.prompts.len();
         if self.null {

@@ -17,7 +17,7 @@ use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::merge::{Merged, Method, merge};
 use serde_json::json;
 
-use super::{check_out, facts, read, told, write};
+use super::{check_out, facts, read, told, with_model, write};
 
 /// Options of `ruvllm lora merge`.
 #[derive(Args, Debug)]
@@ -92,13 +92,15 @@ impl MergeArgs {
 
     /// Checks what can be checked without the model.
     fn check(&self, app: &App) -> Result<()> {
-        self.adapters.iter().try_for_each(|arg| check_there(&locate(app, &arg.adapter)))?;
+        let adapters: Vec<PathBuf> = self.adapters.iter().map(|arg| locate(app, &arg.adapter)).collect();
+        adapters.iter().try_for_each(|path| check_there(path))?;
+        let inputs = with_model(app, &self.model, adapters);
         if self.into_model {
-            return check::writable(&self.out, &[]);
+            return check::writable(&self.out, &inputs.iter().map(PathBuf::as_path).collect::<Vec<_>>());
         }
         let weights: Vec<f64> = self.adapters.iter().map(|arg| f64::from(arg.scale)).collect();
         self.method().check(&weights, self.rank)?;
-        check_out(&self.out)
+        check_out(&self.out, &inputs)
     }
 
     /// Writes the model with the adapters in it.

@@ -106,9 +106,20 @@ struct ExportArgs {
     output: OutputArgs,
 }
 
-/// Checks that an adapter can be written in the form that the path's ending asks for.
-fn check_out(path: &Path) -> Result<()> {
-    if is_gguf(path) { check::writable(path, &[]) } else { check::writable_folder(path) }
+/// Checks that an adapter can be written in the form that the path's ending asks for, in the place of nothing that is read.
+fn check_out(path: &Path, inputs: &[PathBuf]) -> Result<()> {
+    let read: Vec<PathBuf> = inputs.iter().flat_map(|input| files_of(input)).collect();
+    let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
+    if is_gguf(path) {
+        return check::writable(path, &read);
+    }
+    check::writable_folder(path)?;
+    files_of(path).iter().filter(|file| file.exists()).try_for_each(|file| check::writable(file, &read))
+}
+
+/// Returns the files of an adapter: those of a PEFT folder, or itself.
+fn files_of(path: &Path) -> Vec<PathBuf> {
+    if path.is_dir() { vec![path.join(peft::CONFIG), path.join(peft::WEIGHTS)] } else { vec![path.to_owned()] }
 }
 
 fn is_gguf(path: &Path) -> bool {
@@ -140,6 +151,12 @@ fn facts(app: &App, model: &ModelArgs) -> Result<ModelFacts> {
     Ok(ModelFacts::of_file(&GgufFile::open(&path)?)?)
 }
 
+/// Adds the model's file to `inputs`, if it is on this machine: one that is still to be pulled is none that could be replaced.
+fn with_model(app: &App, model: &ModelArgs, mut inputs: Vec<PathBuf>) -> Vec<PathBuf> {
+    inputs.extend(app.store().find(&model.model, false).ok());
+    inputs
+}
+
 fn read(app: &App, adapter: &str, facts: &ModelFacts) -> Result<Adapter> {
     Ok(format::read(&locate(app, adapter), facts)?)
 }
@@ -158,13 +175,8 @@ impl ListArgs {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
             let name = name.strip_suffix(".gguf").unwrap_or(&name).to_owned();
-            let files = if path.is_dir() {
-                vec![path.join(peft::CONFIG), path.join(peft::WEIGHTS)]
-            } else {
-                vec![path.clone()]
-            };
-            let n_bytes: u64 =
-                files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum();
+            let files = files_of(&path);
+            let n_bytes = files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
             if check_name(&name).is_ok() {
                 all.push((name, path, n_bytes));
             }
@@ -276,8 +288,9 @@ impl InfoArgs {
 
 impl ExportArgs {
     fn run(&self, app: &App) -> Result<()> {
-        check_there(&locate(app, &self.adapter))?;
-        check_out(&self.out)?;
+        let path = locate(app, &self.adapter);
+        check_there(&path)?;
+        check_out(&self.out, &with_model(app, &self.model, vec![path]))?;
         let facts = facts(app, &self.model)?;
         let adapter = read(app, &self.adapter, &facts)?;
         write(&adapter, &facts, &self.out)?;

@@ -1,7 +1,7 @@
 //! `ruvllm route collect`: models answer tasks whose answers can be checked.
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ruvllm_cli_tools::answer;
@@ -70,13 +70,22 @@ struct Reached {
     answers: Vec<(bool, f64, String)>,
 }
 
+/// Returns what a model is called, and its name or path.
+fn named(spec: &str) -> (&str, &str) {
+    spec.split_once('=').unwrap_or((spec, spec))
+}
+
 impl CollectArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
         let tasks = self.tasks()?;
         if self.model.len() < 2 {
             return Err(Error::usage("one --model leaves nothing to choose from; give at least two"));
         }
-        let mut out = OutFile::create(&self.out, &[&self.tasks])?;
+        // A model that is still to be pulled is no file that could be replaced.
+        let there = self.model.iter().filter_map(|spec| app.store().find(named(spec).1, false).ok());
+        let models: Vec<PathBuf> = there.collect();
+        let inputs: Vec<&Path> = models.iter().chain([&self.tasks]).map(PathBuf::as_path).collect();
+        let mut out = OutFile::create(&self.out, &inputs)?;
         self.check_models(app)?;
         let mut all = Vec::new();
         for spec in &self.model {
@@ -115,7 +124,7 @@ impl CollectArgs {
     fn check_models(&self, app: &App) -> Result<()> {
         let mut names: Vec<&str> = Vec::new();
         for spec in &self.model {
-            let (name, spec) = spec.split_once('=').unwrap_or((spec, spec));
+            let (name, spec) = named(spec);
             app.store().check(spec)?;
             if names.contains(&name) {
                 return Err(Error::usage(format_args!("two of --model are called '{name}'; write OTHER={spec}")));
@@ -126,7 +135,7 @@ impl CollectArgs {
     }
 
     fn ask(&self, app: &App, spec: &str, tasks: &[Task]) -> Result<Reached> {
-        let (name, spec) = spec.split_once('=').unwrap_or((spec, spec));
+        let (name, spec) = named(spec);
         let path = app.store().locate(spec, true)?;
         let mut engine = app.load(&path, &self.load.options(&app.settings, None))?;
         let weight_gb = engine.info().weight_bytes as f64 / 1e9;

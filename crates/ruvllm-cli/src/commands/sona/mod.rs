@@ -358,10 +358,10 @@ impl ExportArgs {
     fn run(&self, app: &App) -> Result<()> {
         self.of.check(app)?;
         check::writable(&self.file, &[])?;
-        let key =
-            signing_key::read_or_create(&self.sign_key.clone().unwrap_or_else(|| app.settings.home.join("node.key")))?;
+        let key_file = self.sign_key.clone().unwrap_or_else(|| app.settings.home.join("node.key"));
+        let key = signing_key::read_or_create(&key_file)?;
         let model = app.store().locate(&self.of.model.model, true)?;
-        let out = OutFile::create(&self.file, &[&model])?;
+        let out = OutFile::create(&self.file, &[&model, &key_file])?;
         let loaded = self.of.load(app, &self.load)?;
         let file = if self.patterns { loaded.tenant.export_patterns(&key)? } else { loaded.tenant.export(&key)? };
         out.write_whole(&file)?;

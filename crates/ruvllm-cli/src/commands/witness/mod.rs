@@ -430,7 +430,9 @@ impl VerifyArgs {
 impl ExportArgs {
     fn run(&self) -> Result<()> {
         self.filter.check()?;
-        let mut file = OutFile::create(&self.out, &[&self.log.folder.join(STORE_FILE)])?;
+        let store = self.log.folder.join(STORE_FILE);
+        let inputs: Vec<&Path> = self.log.key.iter().chain([&store]).map(PathBuf::as_path).collect();
+        let mut file = OutFile::create(&self.out, &inputs)?;
         let store = self.log.open()?;
         let mut found = self.filter.find(store.as_ref())?;
         found.reverse();

@@ -6,7 +6,7 @@ use ruvllm_gguf::{GgmlType, GgufFile};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-use super::server::{Cut, Hub, LARGE};
+use super::server::{Cut, Hub, LARGE, hex_digest};
 use super::{run, ruvllm};
 use crate::common::{Bench, error_line, json_of};
 use crate::convert::model_files;
@@ -150,6 +150,52 @@ fn convert_takes_a_folder_of_the_hub() {
         let line = error_line(&run(&mut ruvllm(&bench, &hub), &args), 2);
         assert!(line.contains(part), "{line}");
     }
+}
+
+#[test]
+fn what_is_refused_costs_no_download_of_weights() {
+    let (bench, hub) = (Bench::new(), hub());
+    let n_bytes = |hub: &Hub| hub.seen("model.safetensors").len();
+    // The type is looked at before anybody is asked.
+    for (args, code) in [
+        (["convert", "hf:owner/Tiny-Llama", "out.gguf", "--type", "IQ1_S"].to_vec(), 2),
+        (["pull", "hf:owner/Tiny-Llama", "--type", "IQ1_S"].to_vec(), 1),
+    ] {
+        let line = error_line(&run(&mut ruvllm(&bench, &hub), &args), code);
+        assert!(line.contains("IQ1_S needs an importance matrix"), "{line}");
+    }
+    assert!(hub.state().seen.is_empty());
+    let config = hub.state().repos[REPO]["config.json"].clone();
+    let config: Value = serde_json::from_slice(&config).expect("JSON");
+    for (key, value, part) in [
+        ("architectures", json!(["TalkingHeadForever"]), "TalkingHeadForever"),
+        ("quantization_config", json!({ "quant_method": "gptq", "bits": 4 }), "gptq"),
+    ] {
+        let mut config = config.clone();
+        config[key] = value;
+        hub.put(REPO, "config.json", config.to_string().as_bytes());
+        std::fs::remove_dir_all(bench.path("hf")).unwrap_or_default();
+        for args in [&["pull", "hf:owner/Tiny-Llama"][..], &["convert", "hf:owner/Tiny-Llama", "out.gguf"]] {
+            let line = error_line(&run(&mut ruvllm(&bench, &hub), args), 1);
+            assert!(line.contains(part), "{line}");
+        }
+        assert_eq!(n_bytes(&hub), 0, "{part}");
+    }
+}
+
+#[test]
+fn a_damaged_file_of_a_cached_folder_is_downloaded_again() {
+    let (bench, hub) = (Bench::new(), hub());
+    let convert = |out: &str| run(&mut ruvllm(&bench, &hub), &["convert", "hf:owner/Tiny-Llama", out, "--json"]);
+    json_of(&convert("whole.gguf"));
+    let weights = hub.state().repos[REPO]["model.safetensors"].clone();
+    let sum = hex_digest(&weights);
+    let blob = bench.path("hf/hub/models--owner--Tiny-Llama/blobs").join(&sum);
+    std::fs::write(&blob, &weights[..weights.len() - 8]).expect("the cache is writable");
+    json_of(&convert("again.gguf"));
+    assert_eq!(hex_digest(&std::fs::read(&blob).expect("the cache")), sum);
+    let read = |name: &str| std::fs::read(bench.path(name)).expect("the model");
+    assert!(read("again.gguf") == read("whole.gguf"));
 }
 
 #[test]

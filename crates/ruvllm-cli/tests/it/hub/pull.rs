@@ -73,6 +73,70 @@ fn a_checksum_file_of_the_repository_counts() {
 }
 
 #[test]
+fn a_checksum_of_another_folders_file_counts_for_that_one() {
+    let (bench, hub) = (Bench::new(), hub());
+    hub.put("owner/repo", "m.gguf", &model_bytes(5));
+    hub.put("owner/repo", "SHA256SUMS", format!("{}  m.gguf\n", hex_digest(&model_bytes(5))).as_bytes());
+    for (name, bytes) in [(NAME, model_bytes(7)), ("hf:owner/repo/m.gguf", model_bytes(5))] {
+        let pulled = json_of(&run(&mut ruvllm(&bench, &hub), &["pull", name, "--json"]));
+        assert_eq!(pulled["sha256"].as_str(), Some(hex_digest(&bytes).as_str()), "{name}");
+    }
+    // The one that it names is refused by it.
+    hub.put("owner/repo", "SHA256SUMS", format!("{}  m.gguf\n", "0".repeat(64)).as_bytes());
+    let line = error_line(&run(&mut ruvllm(&Bench::new(), &hub), &["pull", "hf:owner/repo/m.gguf"]), 1);
+    assert!(line.contains("SHA256SUMS of the repository says 000000"), "{line}");
+}
+
+/// Returns where the cache has content with this SHA-256.
+fn blob(bench: &Bench, sha256: &str) -> std::path::PathBuf {
+    bench.path("hf/hub/models--owner--repo/blobs").join(sha256)
+}
+
+#[test]
+fn a_damaged_file_of_the_cache_is_downloaded_again() {
+    let (bench, hub) = (Bench::new(), hub());
+    let sha256 = hex_digest(&model_bytes(7));
+    let blob = blob(&bench, &sha256);
+    // Damaged behind a link, and before there is one.
+    for is_linked in [true, false] {
+        if is_linked {
+            json_of(&run(&mut ruvllm(&bench, &hub), &["pull", NAME, "--json"]));
+            json_of(&run(&mut ruvllm(&bench, &hub), &["rm", NAME, "--json"]));
+        } else {
+            let snapshots = bench.path("hf/hub/models--owner--repo/snapshots");
+            std::fs::remove_dir_all(snapshots).expect("the cache");
+        }
+        std::fs::write(&blob, &model_bytes(7)[..100_000]).expect("the cache is writable");
+        if is_linked {
+            let line = error_line(&run(&mut ruvllm(&bench, &hub), &["pull", NAME, "--offline"]), 1);
+            assert!(line.contains("in the cache is damaged: it has sha256") && line.contains(&sha256), "{line}");
+            assert!(line.ends_with("pull it without --offline"), "{line}");
+        }
+        let pulled = json_of(&run(&mut ruvllm(&bench, &hub), &["pull", NAME, "--json"]));
+        assert_eq!((&pulled["was_there"], pulled["sha256"].as_str()), (&false.into(), Some(sha256.as_str())));
+        assert_eq!(hex_digest(&std::fs::read(&blob).expect("the cache")), sha256);
+        json_of(&run(&mut ruvllm(&bench, &hub), &["rm", NAME, "--json"]));
+    }
+}
+
+#[test]
+fn names_that_differ_in_separators_alone_are_two_models() {
+    let (bench, hub) = (Bench::new(), hub());
+    hub.put("owner/repo", "dir-m.gguf", &model_bytes(5));
+    let other = "hf:owner/repo/dir-m.gguf";
+    json_of(&run(&mut ruvllm(&bench, &hub), &["pull", NAME, "--json"]));
+    let line = error_line(&run(&mut ruvllm(&bench, &hub), &["rm", other]), 1);
+    assert!(line.contains("dir-m.gguf is not on this machine"), "{line}");
+    let pulled = json_of(&run(&mut ruvllm(&bench, &hub), &["pull", other, "--json"]));
+    assert_eq!((&pulled["was_there"], &pulled["sha256"]), (&false.into(), &hex_digest(&model_bytes(5)).into()));
+    for (name, bytes) in [(NAME, model_bytes(7)), (other, model_bytes(5))] {
+        let again = json_of(&run(&mut ruvllm(&bench, &hub), &["pull", name, "--json"]));
+        assert_eq!((&again["was_there"], &again["sha256"]), (&true.into(), &hex_digest(&bytes).into()), "{name}");
+        assert!(std::fs::read(again["path"].as_str().expect("a path")).expect("the model") == bytes, "{name}");
+    }
+}
+
+#[test]
 fn a_login_that_is_missing_or_wrong_is_told_with_its_place() {
     let (bench, hub) = (Bench::new(), hub());
     hub.state().token = Some(TOKEN.to_owned());

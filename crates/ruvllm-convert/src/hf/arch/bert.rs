@@ -63,6 +63,7 @@ const DISTIL: &[TensorRule] = tensors! {
     "vocab_layer_norm" => "", Skip;
     "vocab_projector" => "", Skip;
     "pre_classifier" => "cls";
+    "classifier.weight" => "cls.output.weight", Classes;
 };
 
 const ASSUMED: &[(&str, Assumed)] =

@@ -70,7 +70,7 @@ pub(super) const ALL: &[Architecture] = &[
 
 fn cohere2(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     common(config, keys)?;
-    let share = config.float_if_any(&["rotary_pct"])?.unwrap_or(1.0);
+    let share = rotated_share(config).unwrap_or(1.0);
     keys.count("rope.dimension_count", (share * (config.n_embd()? / config.n_heads()?) as f64) as usize);
     keys.set("rope.scaling.type", "none");
     Ok(())

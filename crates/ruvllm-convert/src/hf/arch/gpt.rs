@@ -1,7 +1,7 @@
 //! GPT-2, GPT-NeoX, StarCoder 2 and StableLM.
 
 use super::keys::{KeyRule, Keys, keys};
-use super::shared::{ATTENTION, COMMON, EDGES, GATED_MLP, PRE_NORMS, blocks, common, rotated_share};
+use super::shared::{ATTENTION, COMMON, EDGES, GATED_MLP, PRE_NORMS, blocks, blocks_and_base, common, rotated_share};
 use super::{Architecture, PLAIN, TensorRule, tensors};
 use crate::error::ConvertError;
 use crate::hf::config::Assumed::{Count, Flag, Float};
@@ -66,7 +66,7 @@ const STABLELM_KEYS: &[KeyRule] = keys! {
     "attention.head_count" <- NeedCount ["num_attention_heads"];
     "attention.head_count_kv" <- NeedCount ["num_key_value_heads"];
     "use_parallel_residual" <- Flag ["use_parallel_residual"];
-    "attention.layer_norm_epsilon" <- NeedFloat ["layer_norm_eps", "norm_eps"];
+    "attention.layer_norm_epsilon" <- NeedFloat ["norm_eps", "layer_norm_eps"];
 };
 
 pub(super) const ALL: &[Architecture] = &[
@@ -85,10 +85,9 @@ pub(super) const ALL: &[Architecture] = &[
         name: "gptneox",
         tensors: &[NEOX],
         keys: &[NEOX_KEYS],
-        computed: neox,
+        computed: rotates_a_share,
         assumed: &[
             ("max_position_embeddings", Count(2048)),
-            ("rotary_pct", Float(0.25)),
             ("layer_norm_eps", Float(1e-5)),
             ("use_parallel_residual", Flag(true)),
         ],
@@ -113,12 +112,11 @@ pub(super) const ALL: &[Architecture] = &[
         name: "stablelm",
         tensors: &[EDGES, PRE_NORMS, ATTENTION, GATED_MLP, STABLELM],
         keys: &[STABLELM_KEYS],
-        computed: stablelm,
+        computed: rotates_a_share,
         assumed: &[
             ("max_position_embeddings", Count(4096)),
             ("num_key_value_heads", Count(32)),
             ("layer_norm_eps", Float(1e-5)),
-            ("partial_rotary_factor", Float(0.25)),
             ("use_parallel_residual", Flag(false)),
         ],
         ..PLAIN
@@ -131,15 +129,9 @@ fn gpt2(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     Ok(())
 }
 
-fn neox(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
-    blocks(config, keys)?;
-    let share = config.float(&["rotary_pct"])?;
-    keys.count("rope.dimension_count", (share * (config.n_embd()? / config.n_heads()?) as f64) as usize);
-    Ok(())
-}
-
-fn stablelm(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
-    blocks(config, keys)?;
+/// Sets the dimensions that RoPE rotates: a quarter of a head where nothing else is said.
+fn rotates_a_share(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    blocks_and_base(config, keys)?;
     let share = rotated_share(config).unwrap_or(0.25);
     keys.count("rope.dimension_count", (share * (config.n_embd()? / config.n_heads()?) as f64) as usize);
     Ok(())

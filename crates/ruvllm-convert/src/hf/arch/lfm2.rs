@@ -78,5 +78,6 @@ fn n_ff(config: &Config) -> Result<usize, ConvertError> {
     }
     let multiplier = config.float_if_any(&["block_ffn_dim_multiplier"])?.unwrap_or(1.0);
     let n_ff = (multiplier * (2 * n_ff / 3) as f64) as usize;
-    Ok(n_ff.next_multiple_of(config.positive(&["block_multiple_of"])?))
+    let n_ff = n_ff.checked_next_multiple_of(config.positive(&["block_multiple_of"])?);
+    n_ff.ok_or_else(|| ConvertError::invalid("config.json: 'block_ffn_dim_multiplier' makes rows of no possible width"))
 }

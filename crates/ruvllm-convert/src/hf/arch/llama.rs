@@ -63,6 +63,7 @@ pub(super) const ALL: &[Architecture] = &[
         classes: &["LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"],
         name: "llama",
         prefixes: &["text_model."],
+        may_be_bare: true,
         assumed: ASSUMED,
         ..LIKE_LLAMA
     },

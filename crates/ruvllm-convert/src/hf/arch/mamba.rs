@@ -58,7 +58,6 @@ const FALCON_H1_KEYS: &[KeyRule] = keys! {
     "attention.head_count_kv" <- NeedCount ["num_key_value_heads"];
     "attention.key_length" <- NeedCount ["head_dim"];
     "attention.value_length" <- NeedCount ["head_dim"];
-    "rope.freq_base" <- NeedFloat ["rope_theta"];
 };
 
 pub(super) const ALL: &[Architecture] = &[
@@ -179,5 +178,6 @@ fn falcon_h1(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     }
     state_space(config, keys, 128)?;
     groups(config, keys, &["mamba_d_head"])?;
+    keys.float("rope.freq_base", config.rope_number("rope_theta")?);
     keys.apply(FALCON_H1_KEYS, config)
 }

@@ -32,6 +32,8 @@ pub(super) struct Architecture {
     pub(super) name: &'static str,
     /// Parts that names of tensors may begin with, and which say nothing.
     pub(super) prefixes: &'static [&'static str],
+    /// Names may lack the `model.` that they begin with in the rules, as they do in models that were saved without a head.
+    pub(super) may_be_bare: bool,
     /// Rules for tensors; of several for a name the first holds.
     pub(super) tensors: &'static [&'static [TensorRule]],
     /// Settings that are keys.
@@ -136,6 +138,8 @@ pub(super) enum How {
     Positions,
     /// Rows of tokens that the tokenizer has.
     Tokens,
+    /// A row a class, and not one row, which would rank: behind a layer with ReLU, where loaders have tanh.
+    Classes,
     /// Multiplied with settings, in order; a number behind a colon is a place in a list.
     Scaled(&'static [&'static str]),
     /// Multiplied with settings, and its parts with those of a list (Falcon-H1).
@@ -207,7 +211,10 @@ impl Architecture {
         let name = name.replace("language_model.", "");
         let plain = self.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(&name);
         let (pattern, numbers) = pattern(plain);
-        let find = |pattern: &str| self.tensors.iter().flat_map(|rows| rows.iter()).find(|rule| rule.from == pattern);
+        let is_of = |rule: &TensorRule, pattern: &str| {
+            rule.from == pattern || self.may_be_bare && rule.from.strip_prefix("model.") == Some(pattern)
+        };
+        let find = |pattern: &str| self.tensors.iter().flat_map(|rows| rows.iter()).find(|rule| is_of(rule, pattern));
         let endings = [".weight", ".bias"].into_iter();
         let whole = find(&pattern).map(|rule| (rule, ""));
         let (rule, ending) = whole
@@ -257,6 +264,7 @@ const PLAIN: Architecture = Architecture {
     classes: &[],
     name: "",
     prefixes: &[],
+    may_be_bare: false,
     tensors: &[],
     keys: &[],
     computed: nothing,
@@ -319,8 +327,11 @@ mod tests {
         let experts = "model.layers.1.mlp.experts.7.down_proj.weight";
         check("Qwen3MoeForCausalLM", experts, &["blk.1.ffn_down_exps.weight"], How::Stack, Some(7));
         check("Qwen2Model", "layers.0.mlp.up_proj.weight", &["blk.0.ffn_up.weight"], How::Same, None);
+        check("Qwen3ForCausalLM", "norm.weight", &["output_norm.weight"], How::Same, None);
+        check("LlamaModel", "layers.3.self_attn.k_proj.bias", &["blk.3.attn_k.bias"], How::PermuteK, None);
         check("Mamba2ForCausalLM", "backbone.layers.0.mixer.dt_bias", &["blk.0.ssm_dt.bias"], How::Same, None);
         assert!(find(llama).expect("a class").rule("model.layers.1.self_attn.x_proj.weight").is_none());
+        assert!(find("MistralForCausalLM").expect("a class").rule("layers.0.mlp.up_proj.weight").is_none());
         assert!(find("T5Model").is_err());
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::keys::{KeyRule, Keys, keys};
-use super::shared::{EDGES, PRE_NORMS, blocks, rotated_share};
+use super::shared::{EDGES, PRE_NORMS, blocks, blocks_and_base, rotated_share};
 use super::{Architecture, MadeTensor, PLAIN, TensorRule, VocabKind, tensors};
 use crate::error::{ConvertError, shown};
 use crate::hf::config::Assumed::{As, Count, Float};
@@ -37,13 +37,11 @@ const PHI2_KEYS: &[KeyRule] = keys! {
 };
 const PHI3_KEYS: &[KeyRule] = keys! {
     "context_length" <- NeedCount ["n_positions", "max_position_embeddings"];
-    "rope.scaling.original_context_length" <- NeedCount ["original_max_position_embeddings"];
     "embedding_length" <- NeedCount ["hidden_size", "n_embd"];
     "feed_forward_length" <- NeedCount ["intermediate_size"];
     "attention.head_count" <- NeedCount ["num_attention_heads", "n_head"];
     "attention.head_count_kv" <- NeedCount ["num_key_value_heads", "n_head_kv"];
     "attention.layer_norm_rms_epsilon" <- NeedFloat ["rms_norm_eps"];
-    "rope.freq_base" <- NeedFloat ["rope_theta"];
 };
 
 pub(super) const ALL: &[Architecture] = &[
@@ -87,7 +85,7 @@ fn n_rotated(config: &Config) -> Result<usize, ConvertError> {
 }
 
 fn phi2(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
-    blocks(config, keys)?;
+    blocks_and_base(config, keys)?;
     keys.count("feed_forward_length", 4 * config.n_embd()?);
     keys.count("rope.dimension_count", n_rotated(config)?);
     keys.set_global("tokenizer.ggml.add_bos_token", false);
@@ -96,6 +94,9 @@ fn phi2(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
 
 fn phi3(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     blocks(config, keys)?;
+    keys.float("rope.freq_base", config.rope_number("rope_theta")?);
+    let n_ctx_trained = config.rope_count("original_max_position_embeddings")?;
+    keys.count("rope.scaling.original_context_length", n_ctx_trained);
     keys.count("rope.dimension_count", n_rotated(config)?);
     keys.count("attention.sliding_window", config.count_if_any(&["sliding_window"])?.unwrap_or(0));
     Ok(())
@@ -119,7 +120,7 @@ fn factors(config: &Config, keys: &mut Keys<'_>) -> Result<Vec<MadeTensor>, Conv
         return Err(ConvertError::invalid(line));
     }
     let n_ctx = config.count(&["n_positions", "max_position_embeddings"])? as f64;
-    let n_ctx_trained = config.positive(&["original_max_position_embeddings"])? as f64;
+    let n_ctx_trained = config.rope_count("original_max_position_embeddings")? as f64;
     let scale = n_ctx / n_ctx_trained;
     let attention = match rope.get("rope_type").and_then(Json::as_str).unwrap_or_default().to_lowercase().as_str() {
         _ if scale <= 1.0 => 1.0,

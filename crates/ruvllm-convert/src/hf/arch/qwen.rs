@@ -13,24 +13,7 @@ const SHARED_EXPERT: &[TensorRule] = tensors! {
     "model.layers.{}.mlp.shared_expert.down_proj" => "blk.{}.ffn_down_shexp";
 };
 
-/// Names in a model without a head.
-const BARE: &[TensorRule] = tensors! {
-    "embed_tokens" => "token_embd";
-    "norm" => "output_norm";
-    "layers.{}.input_layernorm" => "blk.{}.attn_norm";
-    "layers.{}.post_attention_layernorm" => "blk.{}.ffn_norm";
-    "layers.{}.self_attn.q_proj" => "blk.{}.attn_q";
-    "layers.{}.self_attn.k_proj" => "blk.{}.attn_k";
-    "layers.{}.self_attn.v_proj" => "blk.{}.attn_v";
-    "layers.{}.self_attn.o_proj" => "blk.{}.attn_output";
-    "layers.{}.self_attn.q_norm" => "blk.{}.attn_q_norm";
-    "layers.{}.self_attn.k_norm" => "blk.{}.attn_k_norm";
-    "layers.{}.mlp.gate_proj" => "blk.{}.ffn_gate";
-    "layers.{}.mlp.up_proj" => "blk.{}.ffn_up";
-    "layers.{}.mlp.down_proj" => "blk.{}.ffn_down";
-};
-
-const TENSORS: &[&[TensorRule]] = &[EDGES, PRE_NORMS, ATTENTION, HEAD_NORMS, GATED_MLP, EXPERTS, SHARED_EXPERT, BARE];
+const TENSORS: &[&[TensorRule]] = &[EDGES, PRE_NORMS, ATTENTION, HEAD_NORMS, GATED_MLP, EXPERTS, SHARED_EXPERT];
 
 const MOE: &[KeyRule] = keys! {
     "expert_feed_forward_length" <- Count ["moe_intermediate_size"];
@@ -48,6 +31,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         classes: &["Qwen2ForCausalLM", "Qwen2Model"],
         name: "qwen2",
+        may_be_bare: true,
         tensors: TENSORS,
         keys: &[COMMON],
         computed: common,
@@ -58,6 +42,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         classes: &["Qwen2MoeForCausalLM"],
         name: "qwen2moe",
+        may_be_bare: true,
         tensors: TENSORS,
         keys: &[COMMON, MOE],
         computed: common,
@@ -76,6 +61,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         classes: &["Qwen3ForCausalLM", "Qwen3Model"],
         name: "qwen3",
+        may_be_bare: true,
         tensors: TENSORS,
         keys: &[COMMON],
         computed: common,
@@ -92,6 +78,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         classes: &["Qwen3MoeForCausalLM"],
         name: "qwen3moe",
+        may_be_bare: true,
         tensors: TENSORS,
         keys: &[COMMON, MOE],
         computed: common,

@@ -95,6 +95,18 @@ pub(super) fn blocks(config: &Config, keys: &mut Keys<'_>) -> Result<(), Convert
     Ok(())
 }
 
+/// Sets the number of layers, and RoPE's base where it is not what loaders assume. The reference has no base in these files.
+pub(super) fn blocks_and_base(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    blocks(config, keys)?;
+    if config.rope().contains_key("rope_theta") {
+        let base = config.rope_number("rope_theta")?;
+        if base != 10000.0 {
+            keys.float("rope.freq_base", base);
+        }
+    }
+    Ok(())
+}
+
 /// Sets the keys of RoPE.
 fn rope(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     let rope = config.rope();

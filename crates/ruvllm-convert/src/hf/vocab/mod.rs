@@ -13,12 +13,14 @@ use serde_json::{Value as Json, json};
 
 use self::sentencepiece::{BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED};
 use self::special::Special;
-use self::tokenizer_json::{AddedToken, N_TOKENS_MAX, TokenizerJson};
+use self::tokenizer_json::{AddedToken, N_TOKENS_MAX, TokenizerJson, bad_id, usable_id};
 use super::arch::VocabKind;
 use super::config::Config;
 use super::folder::Folder;
 use crate::error::{ConvertError, shown};
 
+/// The file of a tokenizer's settings.
+const SETTINGS: &str = "tokenizer_config.json";
 /// Score of tokens that are cut out of texts.
 const SCORE_OF_ADDED: f32 = -1000.0;
 /// Score of tokens of a vocabulary that no merge makes: single characters and bytes.
@@ -56,7 +58,7 @@ pub(super) fn write(
     pre: Option<&str>,
     metadata: &mut Metadata,
 ) -> Result<usize, ConvertError> {
-    let settings = folder.json("tokenizer_config.json")?.unwrap_or_default();
+    let settings = folder.json(SETTINGS)?.unwrap_or_default();
     let mut n_vocab = config.count_if_any(&["vocab_size"])?;
     if let VocabKind::Padded(to) = kind {
         let to = config.count_if_any(&["pad_vocab_size_multiple"])?.filter(|&n| n > 0).unwrap_or(to);
@@ -199,7 +201,8 @@ impl Writer<'_> {
             let line = "has no tokenizer.json or vocab.txt; download it again";
             return Err(ConvertError::invalid(line).at(self.folder.path()));
         };
-        let words: Vec<&str> = text.lines().collect();
+        // One more than there may be has an id that is refused.
+        let words: Vec<&str> = text.lines().take(N_TOKENS_MAX + 1).collect();
         let id = |word: &str| words.iter().position(|one| *one == word);
         let named = |kind: &str, default: &str| {
             let token = &self.settings[format!("{kind}_token")];
@@ -251,7 +254,7 @@ impl Writer<'_> {
                 tokens.set(id as usize, token.clone(), USER_DEFINED, SCORE_OF_ADDED);
             }
         }
-        self.added_of_settings().into_iter().for_each(|added| tokens.add(added, !takes_json));
+        self.added_of_settings()?.into_iter().for_each(|added| tokens.add(added, !takes_json));
         if takes_json {
             json.into_iter().flat_map(|json| &json.added).for_each(|added| tokens.add(added.clone(), false));
         }
@@ -272,7 +275,7 @@ impl Writer<'_> {
             let score = ranks.get(text).map_or(SCORE_OF_SINGLE, |&rank| -(rank as f32));
             tokens.set(*id as usize, text.clone(), if is_byte { BYTE } else { NORMAL }, score);
         }
-        for added in json.added.iter().cloned().chain(self.added_of_settings()) {
+        for added in json.added.iter().cloned().chain(self.added_of_settings()?) {
             if added.id as usize >= tokens.texts.len() {
                 return Err(too_many(added.id as usize + 1, tokens.texts.len()));
             }
@@ -300,23 +303,27 @@ impl Writer<'_> {
     }
 
     /// Returns the tokens that the tokenizer's settings add.
-    fn added_of_settings(&self) -> Vec<AddedToken> {
-        let added = self.settings["added_tokens_decoder"].as_object().into_iter().flatten();
-        let one = |(id, token): (&String, &Json)| {
-            Some(AddedToken {
-                id: id.parse().ok()?,
-                content: token["content"].as_str()?.to_owned(),
+    ///
+    /// # Errors
+    /// One has an id that is beyond any vocabulary.
+    fn added_of_settings(&self) -> Result<Vec<AddedToken>, ConvertError> {
+        let mut all = Vec::new();
+        for (id, token) in self.settings["added_tokens_decoder"].as_object().into_iter().flatten() {
+            let (Ok(id), Some(content)) = (id.parse::<u64>(), token["content"].as_str()) else { continue };
+            all.push(AddedToken {
+                id: usable_id(id).ok_or_else(|| bad_id(content).at(&self.folder.path().join(SETTINGS)))?,
+                content: content.to_owned(),
                 is_special: token["special"].as_bool().unwrap_or(false),
-            })
-        };
-        added.filter_map(one).collect()
+            });
+        }
+        Ok(all)
     }
 
     /// Returns the tokens of `tokenizer.json` by id, with those that the settings add or call special.
     fn tokens(&self, json: &TokenizerJson) -> Result<Tokens, ConvertError> {
         let ids = json.ids();
         let mut added: HashMap<u32, AddedToken> = json.added.iter().map(|token| (token.id, token.clone())).collect();
-        added.extend(self.added_of_settings().into_iter().map(|token| (token.id, token)));
+        added.extend(self.added_of_settings()?.into_iter().map(|token| (token.id, token)));
         for content in self.named_tokens() {
             let id = ids.get(content.as_str()).copied();
             if let Some(id) = id.filter(|id| !added.contains_key(id)) {

@@ -50,9 +50,7 @@ impl TokenizerJson {
     /// # Errors
     /// It is damaged.
     pub(super) fn of(json: Json) -> Result<TokenizerJson, ConvertError> {
-        let id =
-            |id: &Json| id.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| (id as usize) < N_TOKENS_MAX);
-        let bad_id = |token: &str| ConvertError::invalid(format!("token '{}' has no usable id", shown(token)));
+        let id = |id: &Json| id.as_u64().and_then(usable_id);
         let mut vocab = Vec::new();
         for (token, number) in json["model"]["vocab"].as_object().into_iter().flatten() {
             vocab.push((token.clone(), id(number).ok_or_else(|| bad_id(token))?));
@@ -137,6 +135,16 @@ impl TokenizerJson {
             .map(|merge| one(merge).ok_or_else(wrong))
             .collect()
     }
+}
+
+/// Returns an id if a vocabulary may have it.
+pub(super) fn usable_id(id: u64) -> Option<u32> {
+    u32::try_from(id).ok().filter(|&id| (id as usize) < N_TOKENS_MAX)
+}
+
+/// Returns the error of a token whose id cannot be.
+pub(super) fn bad_id(token: &str) -> ConvertError {
+    ConvertError::invalid(format!("token '{}' has no usable id", shown(token)))
 }
 
 /// Reads the older pair of files of byte-pair encoding.

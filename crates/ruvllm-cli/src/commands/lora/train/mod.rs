@@ -77,7 +77,7 @@ impl TrainArgs {
         train::use_threads(n_threads)?;
         let lessons = self.deal(&engine, &mut data)?;
         let _guard = interrupt::cancels(&cancel);
-        let mut trainer = self.trainer(app, &engine, &lessons, &path)?;
+        let mut trainer = self.trainer(app, &engine, &lessons)?;
         let checkpoint = self.out.join(CHECKPOINT);
         std::fs::create_dir_all(&self.out).map_err(cannot_write(&self.out))?;
         if self.resume {
@@ -129,7 +129,7 @@ impl TrainArgs {
     }
 
     /// Reads the model's weights and makes everything ready.
-    fn trainer(&self, app: &App, engine: &Engine, lessons: &Lessons, path: &Path) -> Result<Trainer> {
+    fn trainer(&self, app: &App, engine: &Engine, lessons: &Lessons) -> Result<Trainer> {
         let examples: Vec<Example> = lessons.split.train.iter().map(|(_, example)| example.clone()).collect();
         let options = self.options(examples.len());
         let bar = app.ui.steps_bar("weights", 0);
@@ -138,10 +138,7 @@ impl TrainArgs {
             bar.set_position(progress.n_done >> 20);
         });
         bar.finish_and_clear();
-        let n_bytes = std::fs::metadata(path).map_or(0, |about| about.len());
-        let info = engine.info();
-        let model_part = format!("{} {} {n_bytes}", info.arch, info.name);
-        let content = lessons.content.clone().part("model", model_part.as_bytes()).identity();
+        let content = lessons.content.clone().part("model", &engine.identity()?).identity();
         Ok(Trainer::new(model?, examples, options, &content)?)
     }
 
