@@ -52,9 +52,13 @@ impl ConvertError {
         ConvertError::new(ConvertErrorKind::Unsupported, message)
     }
 
-    /// Puts a file before the message.
+    /// Puts a path before the message, unless that begins with it, or with a file in it.
     pub(crate) fn at(mut self, path: &Path) -> ConvertError {
-        self.message = format!("{}: {}", path.display(), self.message);
+        let path = path.display().to_string();
+        let rest = self.message.strip_prefix(&path);
+        if !rest.is_some_and(|rest| rest.starts_with(": ") || rest.starts_with(std::path::MAIN_SEPARATOR)) {
+            self.message = format!("{path}: {}", self.message);
+        }
         self
     }
 
@@ -101,5 +105,18 @@ impl From<GgufError> for ConvertError {
             _ => ConvertErrorKind::Invalid,
         };
         ConvertError { kind, message: error.to_string(), source: Some(Box::new(error)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stands_once_before_a_message() {
+        let told = |message: &str, path: &str| ConvertError::invalid(message).at(Path::new(path)).to_string();
+        assert_eq!(told("tensor 'a' is gone", "t"), "t: tensor 'a' is gone");
+        assert_eq!(told("t: has no tokenizer.json", "t"), "t: has no tokenizer.json");
+        assert_eq!(told("t/config.json: is no object", "t"), "t/config.json: is no object");
     }
 }
