@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use ruvllm_cli_tools::app::App;
 use ruvllm_cli_tools::args::OutputArgs;
-use ruvllm_cli_tools::error::Result;
+use ruvllm_cli_tools::error::{Error, Result};
 use ruvllm_cli_tools::out_file::OutFile;
 use ruvllm_cli_tools::output::{print, print_json, print_line, table};
 use ruvllm_cli_tools::packs::{folder, open, record};
@@ -233,7 +233,12 @@ impl FileArgs {
             Err(error) => format!("pack {} was refused ({}): {error}", self.file.display(), error.kind().name()),
         };
         record(app, what)?;
-        Ok(decided?)
+        let named = |line: String| format!("{}: {line}", self.file.display());
+        decided.map_err(|error| match error.into() {
+            Error::Failure(line) => Error::Failure(named(line)),
+            Error::Usage(line) => Error::Usage(named(line)),
+            other => other,
+        })
     }
 
     fn tell(&self, verified: &VerifiedPack, outcome: &str) -> Result<()> {

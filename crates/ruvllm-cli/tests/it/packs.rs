@@ -93,7 +93,10 @@ fn wrong_packs_and_arguments_cost_one_line() {
     assert!(line.contains("quantize BF16: byte ") && line.contains("and native's is"), "{line}");
     sign(&bench, "endless", &BF16.replace("(loop $next", "(loop $ever (br $ever)) (loop $next"), 1);
     let line = error_line(&bench.run(["packs", "add", "endless.pack"]), 1);
-    assert!(line.contains("a call took longer than 2 s"), "{line}");
+    assert!(line.starts_with("error: endless.pack: ") && line.contains("a call took longer than 2 s"), "{line}");
+    bench.file("text.pack", "no pack");
+    let line = error_line(&bench.run(["packs", "add", "text.pack"]), 1);
+    assert!(line.contains("text.pack: this is no file of a kernel pack"), "{line}");
     // A second key does not take the place of the first.
     assert!(error_line(&bench.run(["packs", "key", "secret"]), 1).contains("secret: "));
     assert!(error_line(&bench.run(["packs", "trust", "12", "--name", "me"]), 1).contains("64 hexadecimal digits"));
