@@ -328,3 +328,26 @@ fn old_names_of_options_are_taken_and_the_new_ones_told() {
         }
     }
 }
+
+#[test]
+fn outputs_are_none_of_the_files_that_are_read() {
+    let bench = Bench::new();
+    std::fs::copy(tiny(), bench.path("model.gguf")).expect("a temporary folder is writable");
+    bench.file("text.txt", "a text\n".repeat(200));
+    bench.file("tasks.jsonl", r#"{"prompt":"2 + 2","check":{"kind":"regex","of":""},"subject":"any"}"#);
+    bench.json(["packs", "key", "secret", "--json"]);
+    let read = || ["model.gguf", "secret"].map(|name| std::fs::read(bench.path(name)).expect("a file"));
+    let before = read();
+    let collect = ["route", "collect", "--tasks", "tasks.jsonl", "--model", "a=model.gguf", "--model", "b=model.gguf"];
+    let learning = ["eval", "learning", "--stream", "a=text.txt", "--control", "text.txt", "--model", "model.gguf"];
+    for (args, input) in [
+        ([&collect[..], &["--out", "model.gguf"]].concat(), "model.gguf"),
+        ([&learning[..], &["--out", "./model.gguf"]].concat(), "model.gguf"),
+        (vec!["sona", "export", "secret", "--sign-key", "secret", "--model", "model.gguf"], "secret"),
+        (vec!["witness", "export", "log", "--key", "secret", "--out", "secret"], "secret"),
+    ] {
+        let line = error_line(&bench.run(&args), 2);
+        assert!(line.contains(&format!("{input} is read by this very command")), "{line}");
+    }
+    assert!(read() == before);
+}
