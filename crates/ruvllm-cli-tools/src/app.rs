@@ -95,6 +95,11 @@ impl App {
         })
     }
 
+    /// Returns the file of a model that is on this machine: one that is still to be pulled is none that an output could replace.
+    pub fn model_file(&self, spec: &str) -> Option<PathBuf> {
+        self.store().find(spec, false).ok()
+    }
+
     /// Returns what sources of models need.
     pub fn fetch_context(&self, is_offline: bool) -> FetchContext<'_> {
         FetchContext { hub: &self.settings.hub, converter: &Folders, progress: self.progress(), is_offline }
@@ -176,6 +181,8 @@ impl App {
     }
 }
 
+/// Goes on unless somebody has ended the loading.
+///
 /// # Errors
 /// With kind `Cancelled` where nobody wants the model any more.
 fn unless_cancelled(listener: &dyn Progress) -> Result<(), EngineError> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use ruvllm_sona::store::MasterKey;
 
 use crate::error::{Error, Result};
-use crate::out_file::refuse_inputs;
+use crate::out_file::{folder_of, refuse_inputs};
 
 /// Checks that a file is there and can be read.
 ///
@@ -31,8 +31,7 @@ pub fn writable(path: &Path, inputs: &[&Path]) -> Result<()> {
     if path.exists() {
         return OpenOptions::new().append(true).open(path).map(drop).map_err(failed);
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new().prefix(".ruvllm-").tempfile_in(folder).map(drop).map_err(failed)
+    tempfile::Builder::new().prefix(".ruvllm-").tempfile_in(folder_of(path)).map(drop).map_err(failed)
 }
 
 /// Checks that files can be put into a folder, which is made when it is needed; makes nothing.

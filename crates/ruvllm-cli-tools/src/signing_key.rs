@@ -7,6 +7,7 @@ use std::path::Path;
 use ruvllm_learning::SigningKey;
 
 use crate::error::{Error, Result};
+use crate::out_file::folder_of;
 
 /// Reads a secret key.
 ///
@@ -52,9 +53,8 @@ fn generate() -> Result<SigningKey> {
 
 /// Writes a key that nobody finds before it is whole.
 fn write_new(path: &Path, key: &SigningKey) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Such files are their owner's only.
-    let mut part = tempfile::Builder::new().prefix(".ruvllm-").tempfile_in(folder)?;
+    let mut part = tempfile::Builder::new().prefix(".ruvllm-").tempfile_in(folder_of(path))?;
     part.write_all(&key.seed())?;
     part.as_file().sync_all()?;
     part.persist_noclobber(path).map(drop).map_err(|error| error.error)

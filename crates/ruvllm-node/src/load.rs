@@ -19,7 +19,7 @@ pub struct NativeLoading(Arc<Loading>);
 
 struct Loading {
     is_cancelled: Arc<AtomicBool>,
-    /// What is to be loaded, until it is begun.
+    /// Arguments and listener of the loading, until it is begun.
     order: Mutex<Option<(Vec<String>, ProgressCalls)>>,
     /// The server once it is there: it may have to be made ready to learn.
     embedded: Mutex<Option<Arc<Embedded>>>,

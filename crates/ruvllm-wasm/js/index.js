@@ -1,5 +1,6 @@
 // RuvLLM in the browser: the engine runs in a worker; this is the page's side. The client is the one of `@ruvllm/node`.
 
+import { onAbort } from './abort.js';
 import { Engine } from './client.js';
 import { UsageError } from './errors.js';
 import { WorkerTransport } from './transport.js';
@@ -48,8 +49,7 @@ export async function load(model, options = {}) {
   const given = OF_ENGINE.filter((name) => options[name] !== undefined).map((name) => [name, options[name]]);
   const ofEngine = { name: nameOf(source, model), ...Object.fromEntries(given) };
   const transport = await WorkerTransport.start();
-  const stop = () => transport.dispose();
-  signal?.addEventListener('abort', stop);
+  const end = onAbort(signal, () => transport.dispose());
   try {
     // A signal that was aborted before it was listened to tells nothing.
     signal?.throwIfAborted();
@@ -61,6 +61,6 @@ export async function load(model, options = {}) {
     signal?.throwIfAborted();
     throw error;
   } finally {
-    signal?.removeEventListener('abort', stop);
+    end();
   }
 }

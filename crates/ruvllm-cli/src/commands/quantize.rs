@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -98,8 +98,7 @@ impl QuantizeArgs {
         if let Some(path) = &self.imatrix {
             check::readable(path)?;
         }
-        let inputs: Vec<&Path> = self.imatrix.iter().map(PathBuf::as_path).collect();
-        check::writable(&self.output, &inputs)?;
+        check::writable(&self.output, self.imatrix.as_deref().as_slice())?;
         let imatrix = self.imatrix.as_deref().map(ImportanceMatrix::open).transpose()?;
         let input = app.store().locate(&self.input, true)?;
         let base = match (self.recipe, self.size.or(self.bits)) {

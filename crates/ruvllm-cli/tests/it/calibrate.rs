@@ -130,7 +130,7 @@ fn a_run_goes_on_with_the_same_model_alone() {
     assert!(resume(&path).status.success());
 }
 
-/// What a command reads is never replaced by what it writes.
+/// A file that a command reads is never replaced by one that it writes.
 #[test]
 fn inputs_are_not_replaced() {
     let bench = Bench::new();

@@ -170,7 +170,7 @@ impl Checkpoint {
     }
 }
 
-/// How a checkpoint was quantised.
+/// Quantisation of a checkpoint.
 #[derive(Debug)]
 pub(super) enum Quantization {
     /// As gpt-oss: in MXFP4, which is kept as it is.

@@ -195,7 +195,7 @@ impl Config {
     /// Returns the width of a head: its own, else a share of rows.
     ///
     /// # Errors
-    /// What makes it up is absent, or beyond any model.
+    /// A setting that makes it up is absent, or it is beyond any model.
     pub(super) fn head_dim(&self) -> Result<usize, ConvertError> {
         let n = match self.count_if_any(&["head_dim"])? {
             Some(n) if n > 0 => n,

@@ -271,7 +271,7 @@ struct Described {
     quantization: Quantization,
 }
 
-/// What an architecture computes of a configuration.
+/// Keys and tensors that an architecture computes of a configuration.
 struct Own {
     metadata: Metadata,
     made: Vec<MadeTensor>,

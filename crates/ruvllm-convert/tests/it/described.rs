@@ -1,4 +1,4 @@
-//! What is refused by the descriptions of a folder, before its weights are there.
+//! Folders that are refused by their descriptions, before their weights are there.
 
 use ruvllm_convert::{ConvertErrorKind, ConvertType, check_folder};
 use serde_json::{Value, json};

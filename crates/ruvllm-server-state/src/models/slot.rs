@@ -384,19 +384,23 @@ impl Slot {
     }
 
     pub(super) fn set(&self, state: State) {
-        self.set_unless(&AtomicBool::new(false), state);
+        self.fill(self.lock(), state);
     }
 
     /// Sets the state, or gives it back where a flag was set before.
     pub(super) fn set_unless(&self, is_late: &AtomicBool, state: State) -> Option<State> {
-        let mut inner = self.lock();
+        let inner = self.lock();
         if is_late.load(Ordering::Acquire) {
             return Some(state);
         }
+        self.fill(inner, state);
+        None
+    }
+
+    fn fill(&self, mut inner: MutexGuard<'_, Inner>, state: State) {
         (inner.state, inner.used_at, inner.is_leaving) = (state, Instant::now(), false);
         drop(inner);
         self.changed.notify_waiters();
-        None
     }
 
     pub(super) fn status(&self, inner: &Inner) -> ModelStatus {

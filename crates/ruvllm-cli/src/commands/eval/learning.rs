@@ -186,8 +186,7 @@ impl LearningArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let streams = self.stream.iter().map(StreamArg::read).collect::<Result<Vec<_>>>()?;
         let controls = self.control.iter().map(|path| Ok((path, read_text(path)?))).collect::<Result<Vec<_>>>()?;
-        // A model that is still to be pulled is no file that could be replaced.
-        let model = app.store().find(&self.model.model, false).ok();
+        let model = app.model_file(&self.model.model);
         let (out, curves) = (self.out_file(&self.out, &model)?, self.out_file(&self.svg(), &model)?);
         check::writable_folder(&app.settings.learned_dir())?;
         let path = app.store().locate(&self.model.model, true)?;

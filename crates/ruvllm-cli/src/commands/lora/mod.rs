@@ -151,9 +151,9 @@ fn facts(app: &App, model: &ModelArgs) -> Result<ModelFacts> {
     Ok(ModelFacts::of_file(&GgufFile::open(&path)?)?)
 }
 
-/// Adds the model's file to `inputs`, if it is on this machine: one that is still to be pulled is none that could be replaced.
+/// Adds the model's file to `inputs`, if it is on this machine.
 fn with_model(app: &App, model: &ModelArgs, mut inputs: Vec<PathBuf>) -> Vec<PathBuf> {
-    inputs.extend(app.store().find(&model.model, false).ok());
+    inputs.extend(app.model_file(&model.model));
     inputs
 }
 

@@ -81,9 +81,7 @@ impl CollectArgs {
         if self.model.len() < 2 {
             return Err(Error::usage("one --model leaves nothing to choose from; give at least two"));
         }
-        // A model that is still to be pulled is no file that could be replaced.
-        let there = self.model.iter().filter_map(|spec| app.store().find(named(spec).1, false).ok());
-        let models: Vec<PathBuf> = there.collect();
+        let models: Vec<PathBuf> = self.model.iter().filter_map(|spec| app.model_file(named(spec).1)).collect();
         let inputs: Vec<&Path> = models.iter().chain([&self.tasks]).map(PathBuf::as_path).collect();
         let mut out = OutFile::create(&self.out, &inputs)?;
         self.check_models(app)?;

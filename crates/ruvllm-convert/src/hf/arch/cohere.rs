@@ -1,7 +1,7 @@
 //! Command R7B (Cohere 2) and GLM 4.
 
 use super::keys::{KeyRule, Keys, keys};
-use super::shared::{ATTENTION, COMMON, EDGES, GATED_MLP, VOCAB_SIZE, common, rotated_share};
+use super::shared::{ATTENTION, COMMON, EDGES, GATED_MLP, VOCAB_SIZE, common, rotate_share, rotated_share};
 use super::{Architecture, PLAIN, TensorRule, VocabKind, tensors};
 use crate::error::ConvertError;
 use crate::hf::config::Assumed::{As, Count, Float, Ratio};
@@ -70,8 +70,7 @@ pub(super) const ALL: &[Architecture] = &[
 
 fn cohere2(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     common(config, keys)?;
-    let share = rotated_share(config).unwrap_or(1.0);
-    keys.count("rope.dimension_count", (share * (config.n_embd()? / config.n_heads()?) as f64) as usize);
+    rotate_share(config, keys, 1.0)?;
     keys.set("rope.scaling.type", "none");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! GPT-2, GPT-NeoX, StarCoder 2 and StableLM.
 
 use super::keys::{KeyRule, Keys, keys};
-use super::shared::{ATTENTION, COMMON, EDGES, GATED_MLP, PRE_NORMS, blocks, blocks_and_base, common, rotated_share};
+use super::shared::{ATTENTION, COMMON, EDGES, GATED_MLP, PRE_NORMS, blocks, blocks_and_base, common, rotate_share};
 use super::{Architecture, PLAIN, TensorRule, tensors};
 use crate::error::ConvertError;
 use crate::hf::config::Assumed::{Count, Flag, Float};
@@ -132,7 +132,5 @@ fn gpt2(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
 /// Sets the dimensions that RoPE rotates: a quarter of a head where nothing else is said.
 fn rotates_a_share(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     blocks_and_base(config, keys)?;
-    let share = rotated_share(config).unwrap_or(0.25);
-    keys.count("rope.dimension_count", (share * (config.n_embd()? / config.n_heads()?) as f64) as usize);
-    Ok(())
+    rotate_share(config, keys, 0.25)
 }

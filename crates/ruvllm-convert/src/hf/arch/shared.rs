@@ -157,6 +157,13 @@ pub(super) fn rotated_share(config: &Config) -> Option<f64> {
     config.rope().get("partial_rotary_factor").and_then(Json::as_f64)
 }
 
+/// Sets the dimensions that RoPE rotates to a share of a head: `default` where nothing else is said.
+pub(super) fn rotate_share(config: &Config, keys: &mut Keys<'_>, default: f64) -> Result<(), ConvertError> {
+    let share = rotated_share(config).unwrap_or(default);
+    keys.count("rope.dimension_count", (share * (config.n_embd()? / config.n_heads()?) as f64) as usize);
+    Ok(())
+}
+
 /// Sets `vocab_size`.
 pub(super) const VOCAB_SIZE: &[KeyRule] = keys! {
     "vocab_size" <- NeedCount ["vocab_size"];
