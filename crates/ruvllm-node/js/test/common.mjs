@@ -45,6 +45,12 @@ export async function idle(engine, limitMs = 10_000) {
   }
 }
 
+/** Returns the environment of these tests without anybody's settings of RuvLLM and of the hub, and with `settings`. */
+export function environment(settings) {
+  const others = Object.entries(process.env).filter(([name]) => !/^(RUVLLM|HF)_/.test(name));
+  return { ...Object.fromEntries(others), ...settings };
+}
+
 /** Runs a program to its end, and returns how it ended. */
 export function run(command, args, options = {}) {
   return new Promise((resolve, reject) => {

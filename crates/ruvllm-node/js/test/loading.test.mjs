@@ -6,7 +6,7 @@ import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { after, test } from 'node:test';
 import { load, LoadError } from '@ruvllm/node';
-import { folder, GOLDEN, run, SMOLLM2 } from './common.mjs';
+import { environment, folder, GOLDEN, run, SMOLLM2 } from './common.mjs';
 
 test('progress reaches its total', async () => {
   const told = [];
@@ -60,7 +60,7 @@ test('an aborted download ends, and holds no process', async () => {
   after(() => hub.close());
   const home = folder(after);
   const address = /** @type {import('node:net').AddressInfo} */ (hub.address());
-  const env = { ...process.env, HF_ENDPOINT: `http://127.0.0.1:${address.port}`, HF_HOME: home, RUVLLM_HOME: home };
+  const env = environment({ HF_ENDPOINT: `http://127.0.0.1:${address.port}`, HF_HOME: home, RUVLLM_HOME: home });
   const text = `
     import { load } from '@ruvllm/node';
     const controller = new AbortController();
