@@ -208,6 +208,9 @@ fn metrics(call: ServerCall) -> HandlerFuture {
             call.server.metrics.tell_witness(&witness.stats(), witness.saves.n_lost());
         }
         call.server.metrics.tell_kept(call.server.stored.saves.n_lost());
+        if let Some(batches) = &call.server.batches {
+            call.server.metrics.batches(batches.n_waiting());
+        }
         let mut response = Response::new(Body::from(call.server.metrics.render()));
         let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, format);

@@ -46,7 +46,6 @@ pub(crate) async fn run(server: Arc<Server>) {
             let task = answer(Arc::clone(&server), Arc::clone(&batches), job.clone());
             jobs.insert(tasks.spawn(task).id(), job);
         }
-        server.metrics.batches(batches.n_waiting());
         tokio::select! {
             Some(ended) = tasks.join_next_with_id() => match ended {
                 Ok((id, outcome)) => keep(&server, &batches, jobs.remove(&id), outcome),
