@@ -6,10 +6,12 @@
 //! | `wasm.rs` | the tests of the simd128 kernels, in Node |
 //! | `pack.rs` | the sample of a kernel pack, for `cargo xtask pack` |
 //! | `apple.rs` | the types of what runs on Macs alone |
+//! | `miscompiled.rs` | what the compiler gets wrong, found in modules |
 //! | `toolchain.rs` | the compiler for all of them |
 
 mod aarch64;
 mod apple;
+pub(crate) mod miscompiled;
 pub(crate) mod pack;
 pub(crate) mod toolchain;
 pub(crate) mod wasm;

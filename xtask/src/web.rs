@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cross::{toolchain, wasm};
+use crate::cross::{miscompiled, toolchain, wasm};
 use crate::files::{copy, copy_folder, license};
 use crate::{models, node, shell};
 
@@ -71,7 +71,7 @@ pub(crate) struct Args {
 /// Builds the package, and tests it if that is asked for.
 ///
 /// # Errors
-/// A tool is missing and cannot be had, something does not build, a module is too large, or a test fails.
+/// A tool is missing and cannot be had, something does not build or is built wrongly, a module is too large, or a test fails.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.quick {
         return run_quick(&models::given_or_built(args.ruvllm.as_ref())?);
@@ -113,6 +113,7 @@ fn build(folder: &Path, which: &[Module], profile: &str) -> Result<()> {
     for module in which {
         compile(module, profile)?;
         let built = shell::target_dir().join("cross").join(TARGET).join(profile).join("ruvllm_wasm.wasm");
+        miscompiled::check(&built)?;
         let mut command = Command::new(&bindgen);
         command.args(["--target", "web", "--no-typescript", "--out-name", module.name, "--out-dir"]);
         shell::run(command.arg(&modules).arg(&built))?;

@@ -14,4 +14,4 @@ for (const { module: from, name } of WebAssembly.Module.imports(module)) {
     imports.env = { ...imports.env, [name]: () => ENOTSUP };
   }
 }
-wasi.start(await WebAssembly.instantiate(module, imports));
+process.exitCode = wasi.start(await WebAssembly.instantiate(module, imports));
