@@ -19,7 +19,7 @@ use ruvllm_engine::tokenizer::Tokenizer;
 use ruvllm_engine::{
     Constraint, Engine, FinishReason, GenerateRequest, Grammar, GrammarSource, LoadOptions, SamplingParams,
 };
-use ruvllm_testkit::escaped_json;
+use ruvllm_testkit::{escaped_json, schema_validator};
 use serde_json::{Value, json};
 
 /// Draws for each schema where the model writes nothing, and tokens of each.
@@ -141,14 +141,14 @@ fn look_at(engine: &mut Engine, group: &Value, n_tokens: usize, counts: &mut Cou
             }
         }
     }
-    let validator = jsonschema::options().should_validate_formats(true).build(&group["schema"]).ok();
+    let is_valid = schema_validator(&group["schema"]);
     for answer in answers {
         match answer {
             Some(text) => {
                 counts.n_whole += 1;
                 counts.n_bytes += text.len();
                 let value = serde_json::from_str::<Value>(&text);
-                if !value.is_ok_and(|value| validator.as_ref().is_none_or(|validator| validator.is_valid(&value))) {
+                if !value.is_ok_and(|value| is_valid.as_ref().is_none_or(|is_valid| is_valid(&value))) {
                     eprintln!("invalid: {} let {text} through", group["schema"]);
                     counts.n_invalid += 1;
                 }

@@ -25,6 +25,8 @@ pub mod killed;
 mod models;
 mod pages;
 mod recorded;
+#[cfg(feature = "json-schema")]
+mod schema;
 
 pub use cases::{CASE_MODELS, chat_cases, functions, generate_cases, tokenizer_cases};
 pub use compare::{LogitComparison, argmax, compare_logits, cosine, kl_divergence, max_abs_diff};
@@ -34,3 +36,5 @@ pub use json::escaped_json;
 pub use models::{REAL_MODELS, real_model};
 pub use pages::check_page;
 pub use recorded::RecordedBits;
+#[cfg(feature = "json-schema")]
+pub use schema::schema_validator;

@@ -32,7 +32,9 @@ fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
         let q: [i32; BLOCK] = std::array::from_fn(|i| block.q(i));
         let sum: i32 = q.iter().sum();
         assert_eq!((block.neg_sum, block.neg_half_sums[0] + block.neg_half_sums[1]), (-sum, -sum));
-        assert!(block.hi.iter().chain(&block.lo).all(|&byte| byte != i8::MIN));
+        for byte in block.hi.into_iter().chain(block.lo) {
+            assert_ne!(byte, i8::MIN, "block {b}");
+        }
         match b {
             0 | 3 | 5 => assert!(block.scale == 0.0 && q == [0; 32]),
             1 | 2 => assert!(block.scale.is_nan() && q == [0; 32]),
