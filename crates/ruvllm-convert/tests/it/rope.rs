@@ -100,3 +100,51 @@ fn older_names_of_the_share_count() {
         assert_eq!(n_rotated(&config).as_deref(), Some("4"), "{name}");
     }
 }
+
+#[test]
+fn scaling_is_kept_or_refused() {
+    let yarn = json!({
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 16.0,
+    });
+    let factor = format!("f32 {:08x}", 4.0f32.to_bits());
+    for name in ["gemma", "gemma2", "gptneox", "phi2", "stablelm", "starcoder2"] {
+        let model = Fixture::new(name);
+        let mut config = settings(&model);
+        let mut with = |scaling: Value| {
+            config.insert("rope_scaling".to_owned(), scaling);
+            let old = converted(&model, &config);
+            assert_eq!(old, converted(&model, &of_transformers_5(&config)), "{name}");
+            let start = format!("K {name}.rope.scaling.");
+            old.iter().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            with(json!({ "type": "linear", "factor": 4.0 })),
+            [format!("factor {factor}"), "type string linear".into()]
+        );
+        assert_eq!(
+            with(yarn.clone()),
+            [
+                format!("factor {factor}"),
+                "original_context_length u32 64".into(),
+                "type string yarn".into(),
+                format!("yarn_beta_fast f32 {:08x}", 16.0f32.to_bits()),
+            ],
+            "{name}"
+        );
+        assert_eq!(
+            with(json!({ "type": "dynamic", "factor": 4.0 })),
+            [""; 0],
+            "{name} is scaled past its context alone"
+        );
+        assert_eq!(with(Value::Null), [""; 0], "{name}");
+    }
+    let model = Fixture::new("gemma");
+    let mut config = settings(&model);
+    config.insert("rope_scaling".to_owned(), json!({ "rope_type": "llama3", "factor": 8.0 }));
+    fs::write(model.folder.join("config.json"), Value::Object(config).to_string()).expect("it is writable");
+    let line = model.convert().expect_err("it has factors of its own").to_string();
+    assert!(
+        line.ends_with("config.json: RoPE is scaled by 'llama3', which is not converted for this architecture"),
+        "{line}"
+    );
+}

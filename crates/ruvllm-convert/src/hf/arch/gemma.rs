@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::keys::{KeyRule, Keys, keys};
-use super::shared::{ATTENTION, COMMON, GATED_MLP, blocks_and_base, common};
+use super::shared::{ATTENTION, COMMON, GATED_MLP, blocks_and_rope, common};
 use super::{Architecture, PLAIN, TensorRule, VocabKind, tensors};
 use crate::error::ConvertError;
 use crate::hf::config::Assumed::{Count, Float};
@@ -54,7 +54,7 @@ pub(super) const ALL: &[Architecture] = &[
         name: "gemma",
         tensors: &[EDGES, NORMS, ATTENTION, GATED_MLP],
         keys: &[KEYS],
-        computed: blocks_and_base,
+        computed: blocks_and_rope,
         assumed: &[
             ("max_position_embeddings", Count(8192)),
             ("num_key_value_heads", Count(16)),
@@ -69,7 +69,7 @@ pub(super) const ALL: &[Architecture] = &[
         name: "gemma2",
         tensors: &[EDGES, NORMS_OF_SUMS, ATTENTION, GATED_MLP],
         keys: &[KEYS, CAPS],
-        computed: blocks_and_base,
+        computed: blocks_and_rope,
         assumed: &[
             ("max_position_embeddings", Count(8192)),
             ("num_key_value_heads", Count(4)),

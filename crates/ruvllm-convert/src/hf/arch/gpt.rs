@@ -1,7 +1,7 @@
 //! GPT-2, GPT-NeoX, StarCoder 2 and StableLM.
 
 use super::keys::{KeyRule, Keys, keys};
-use super::shared::{ATTENTION, COMMON, EDGES, GATED_MLP, PRE_NORMS, blocks, blocks_and_base, common, rotate_share};
+use super::shared::{ATTENTION, COMMON, EDGES, GATED_MLP, PRE_NORMS, blocks, blocks_and_rope, common, rotate_share};
 use super::{Architecture, PLAIN, TensorRule, tensors};
 use crate::error::ConvertError;
 use crate::hf::config::Assumed::{Count, Flag, Float};
@@ -131,6 +131,6 @@ fn gpt2(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
 
 /// Sets the dimensions that RoPE rotates: a quarter of a head where nothing else is said.
 fn rotates_a_share(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
-    blocks_and_base(config, keys)?;
+    blocks_and_rope(config, keys)?;
     rotate_share(config, keys, 0.25)
 }

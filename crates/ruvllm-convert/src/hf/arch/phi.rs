@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::keys::{KeyRule, Keys, keys};
-use super::shared::{EDGES, PRE_NORMS, blocks, blocks_and_base, rotated_share};
+use super::shared::{EDGES, PRE_NORMS, blocks, blocks_and_rope, rotated_share};
 use super::{Architecture, MadeTensor, PLAIN, TensorRule, VocabKind, tensors};
 use crate::error::{ConvertError, shown};
 use crate::hf::config::Assumed::{As, Count, Float};
@@ -85,7 +85,7 @@ fn n_rotated(config: &Config) -> Result<usize, ConvertError> {
 }
 
 fn phi2(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
-    blocks_and_base(config, keys)?;
+    blocks_and_rope(config, keys)?;
     keys.count("feed_forward_length", 4 * config.n_embd()?);
     keys.count("rope.dimension_count", n_rotated(config)?);
     keys.set_global("tokenizer.ggml.add_bos_token", false);

@@ -1,6 +1,6 @@
 //! Rows and computations that several architectures share.
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::keys::{KeyRule, Keys, keys};
 use super::{MadeTensor, TensorRule, tensors};
@@ -95,10 +95,16 @@ pub(super) fn blocks(config: &Config, keys: &mut Keys<'_>) -> Result<(), Convert
     Ok(())
 }
 
-/// Sets the number of layers, and RoPE's base where it is not what loaders assume. The reference has no base in these files.
-pub(super) fn blocks_and_base(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+/// Sets the number of layers, and of RoPE what loaders do not assume: base and scaling. The reference has neither in these files.
+pub(super) fn blocks_and_rope(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     blocks(config, keys)?;
-    if config.rope().contains_key("rope_theta") {
+    let rope = config.rope();
+    if let Some(kind @ ("llama3" | "longrope" | "su")) = rope.get("rope_type").and_then(Json::as_str) {
+        let line = format!("config.json: RoPE is scaled by '{kind}', which is not converted for this architecture");
+        return Err(ConvertError::unsupported(line));
+    }
+    scaling(rope, keys)?;
+    if rope.contains_key("rope_theta") {
         let base = config.rope_number("rope_theta")?;
         if base != 10000.0 {
             keys.float("rope.freq_base", base);
@@ -107,9 +113,8 @@ pub(super) fn blocks_and_base(config: &Config, keys: &mut Keys<'_>) -> Result<()
     Ok(())
 }
 
-/// Sets the keys of RoPE.
-fn rope(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
-    let rope = config.rope();
+/// Sets how RoPE is scaled.
+fn scaling(rope: &Map<String, Json>, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     let number = |name: &str| rope.get(name).and_then(Json::as_f64);
     let factor = number("factor");
     match (rope.get("rope_type").and_then(Json::as_str), factor) {
@@ -137,7 +142,14 @@ fn rope(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
         (Some("su" | "longrope"), _) => keys.set("rope.scaling.type", "longrope"),
         _ => {}
     }
-    if let Some(base) = number("rope_theta") {
+    Ok(())
+}
+
+/// Sets the keys of RoPE.
+fn rope(config: &Config, keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    let rope = config.rope();
+    scaling(rope, keys)?;
+    if let Some(base) = rope.get("rope_theta").and_then(Json::as_f64) {
         keys.float("rope.freq_base", base);
     }
     if let Some(base) = config.rope_base_of_windows() {
