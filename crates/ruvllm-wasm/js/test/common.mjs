@@ -32,6 +32,14 @@ export function soon(promise) {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
+/** Waits until something is so; fails after some seconds. */
+export async function until(isSo) {
+  for (const start = Date.now(); !(await isSo()); ) {
+    if (Date.now() - start > 10_000) throw new Error(`it is not so after ten seconds: ${isSo}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
 const goldens = 'crates/ruvllm-testkit/testdata/models';
 
 /** Returns the bytes of a golden model. */

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 
+import { until } from './common.mjs';
 import { empty, kept, load, plant } from './kept.mjs';
 
 const hashOf = (bytes) => createHash('sha256').update(bytes).digest('hex');
@@ -158,12 +159,4 @@ export function downloads({ page, files: { small, middle, large }, host, origin,
   }
 
   return [rests, foreigns, sizes, faults, hashes];
-}
-
-/** Waits until something is so; fails after some seconds. */
-async function until(isSo) {
-  for (const start = Date.now(); !isSo(); ) {
-    if (Date.now() - start > 10_000) throw new Error(`it is not so after ten seconds: ${isSo}`);
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
 }
